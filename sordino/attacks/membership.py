@@ -28,6 +28,8 @@ LEAST_SHADOWS = 4
 # Carlini et al. 2022 ask for few false positives: an attack that is right on average may name no
 # member with certainty.
 FALSE_POSITIVE_RATES = {"TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}
+# Who looks at no model, and knows how many members each label has.
+LABELS_ALONE = "label distribution alone"
 # The share of the work that is done when shadows are trained, and when all answers are read.
 SHARE_TRAINED = 0.8
 SHARE_READ = 0.85
@@ -41,7 +43,8 @@ class MembershipAttack:
         rounds: How many models are attacked, each with shadows trained for it; the last one
             always, earlier ones where uploads were kept.
         shadows: How many models the attacker trains for each.
-        asked: How many records are in question, half of them members.
+        asked: How many records are in question: as many members of each label as others, so that
+            a label says nothing about membership.
         population: How many records the attacker has on which no model was trained.
         queries: How canary queries are made.
     """
@@ -67,10 +70,12 @@ class MembershipAttack:
         """
         refuse_few_shadows(self.shadows, LEAST_SHADOWS)
         candidates, members = referee.mix_candidates()
-        # Balanced, so that guessing has accuracy 1/2.
-        asked = choose_balanced(members, self.asked)
+        labels = candidates.labels.numpy()
+        # Balanced within each label: guessing has accuracy 1/2, and so has knowing the labels.
+        asked = choose_matched(members, labels, self.asked)
         federation = referee.public_federation(referee.population_records(self.population))
-        truth = TruthMembers(members=members[asked])
+        shares = find_label_shares(members, labels)
+        truth = TruthMembers(members=members[asked], label_shares=shares[asked])
         count = 1
         # Where clients have budgets, their noise depends on the number of rounds, and shadows of an
         # earlier round would have another.
@@ -144,7 +149,7 @@ class MembershipAttack:
         """
         curves = {}
         measures = []
-        for method, scores in guess.items():
+        for method, scores in {**guess, LABELS_ALONE: truth.label_shares}.items():
             curves[method] = detection_curve(truth.members, scores)
             for metric, (value, baseline) in measure_detection(*curves[method]).items():
                 measure = Measure(
@@ -202,21 +207,47 @@ def measure_detection(
     return measures
 
 
-def choose_balanced(members: np.ndarray, count: int) -> np.ndarray:
-    """Returns rows in ascending order, as many of members as of others.
+def choose_matched(members: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
+    """Returns rows in ascending order, of each label as many of members as of others.
+
+    Where not all fit, labels keep nearly equal numbers as far as they have records.
 
     Args:
         members: Which records are members.
+        labels: The class of every record.
         count: How many rows at most.
 
     Example:
-        >>> choose_balanced(np.array([True, True, False, True]), 3).tolist()
-        [0, 2]
+        >>> members = np.array([True, True, False, True, False])
+        >>> choose_matched(members, np.array([0, 1, 1, 0, 1]), 4).tolist()
+        [1, 2]
     """
-    inside = np.flatnonzero(members)
-    outside = np.flatnonzero(~members)
-    each = min(count // 2, len(inside), len(outside))
-    return np.sort(np.concatenate([inside[:each], outside[:each]]))
+    pairs = []
+    for label in np.unique(labels):
+        inside = np.flatnonzero(members & (labels == label))
+        outside = np.flatnonzero(~members & (labels == label))
+        # A label's first pairs come before any other's second ones.
+        pairs += list(enumerate(zip(inside, outside, strict=False)))
+    pairs.sort(key=lambda pair: pair[0])
+    chosen = [row for _, pair in pairs[: count // 2] for row in pair]
+    return np.sort(np.array(chosen, dtype=np.int64))
+
+
+def find_label_shares(members: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Returns for each record the share of members among all records of its label.
+
+    Args:
+        members: Which records are members.
+        labels: The class of every record.
+
+    Example:
+        >>> find_label_shares(np.array([True, False, True]), np.array([0, 0, 1])).tolist()
+        [0.5, 0.5, 1.0]
+    """
+    shares = np.zeros(len(labels))
+    for label in np.unique(labels):
+        shares[labels == label] = members[labels == label].mean()
+    return shares
 
 
 SETTINGS = {

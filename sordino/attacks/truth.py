@@ -68,9 +68,12 @@ class TruthMembers:
 
     Attributes:
         members: One truth value for each record.
+        label_shares: For each record, the share of members among all candidates of its label: what
+            someone goes by who knows the members' label distribution and nothing else.
     """
 
     members: np.ndarray
+    label_shares: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -64,7 +64,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             f"is the formula one: {_PRINTED}. Judged is independent noise on every coordinate; the "
             "printed density, in the l1 norm of the whole vector, is another mechanism: under an "
             "l1 clip of Delta its privacy loss is at most lambda in any dimension, since norms "
-            "differ by no more than vectors do, so there the formula holds at orders of 2 and above."
+            "differ by no more than vectors do, so there the formula holds at orders of 2 and "
+            "above."
         ),
         sound_replacement=(
             "sordino.mechanisms.staircase_density.StaircaseDensity.divergence_l2; Gaussian noise "
