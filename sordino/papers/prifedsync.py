@@ -231,7 +231,9 @@ def reach_probability(*, rate: float, rounds: int) -> float:
 
 
 def weak_reach_probability(*, rate: float, rounds: int, clients: int, mixing: float) -> float:
-    """Returns the probability that what client j knows reaches client i, with m clients (C4).
+    """Returns the probability that what client j knows reaches client i, of m clients.
+
+    See docs/theory.md#c4.
 
     Without noise this is the exact total variation. With an aggregation parameter below 1 the
     global model keeps every upload. At 1 it is the mean of the last round's uploads alone: whoever

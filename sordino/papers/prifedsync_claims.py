@@ -77,17 +77,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         evidence="What client j knows reaches client i with exactly this probability",
         reason=(
-<<<<<<< HEAD
-            "docs/theory.md#c4: the global model keeps j's upload; i need not be sampled in the "
-            "same round, only later. The exact value is for an aggregation parameter eta below 1, "
-            "under which it keeps every upload; the paper's experiments fix eta = 1, where it "
-            "keeps those of the last round that had any."
-=======
-            "C4: i need not be sampled with j in the same round. With an aggregation parameter "
-            "eta (`mixing`) below 1 the global model keeps j's upload, which i receives later; at "
-            "eta = 1, which the paper's experiments fix, it goes through a third client that was "
-            "sampled with j first and with i later, so three clients are needed."
->>>>>>> 14dcd5d (Claims of udp-fl and PriFedSync that were missing have verdicts; PriFedSync's Theorem 1 is refuted at eta = 1 too, through a third client)
+            "docs/theory.md#c4: i need not be sampled with j in the same round. With an "
+            "aggregation parameter eta (`mixing`) below 1 the global model keeps j's upload, which "
+            "i receives later; at eta = 1, which the paper's experiments fix, it goes through a third client "
+            "that was sampled with j first and with i later, so three clients are needed."
         ),
         sound_replacement=_MIXTURE,
         # Two rounds and three clients are enough: one to reach the third client, one to reach i.
@@ -137,9 +130,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=lambda mu: prifedsync.total_variation(mu=mu),
         evidence="All others receive one model, which together is as private as once, with exactly",
         reason=(
-            "C6: the others' models share their noise. Equal ones tell less than independent ones, "
-            "as here; and of two that are a number plus noise, and the noise alone, each tells "
-            "nothing by itself and both together tell all."
+            "docs/theory.md#c6: the others' models share their noise. Equal ones tell less than "
+            "independent ones, as here; and of two that are a number plus noise, and the noise "
+            "alone, each tells nothing by itself and both together tell all."
         ),
         sound_replacement=_MIXTURE,
         defaults={"mu": 1.0, "clients": 5},

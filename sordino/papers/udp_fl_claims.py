@@ -201,9 +201,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=udp_fl.appendix_a_4_divergence,
         evidence="The divergence of a shift by Delta, exactly, is",
         reason=(
-            "B1: what is bounded by e^((alpha - 1) lambda) + 1 is no divergence; its logarithm "
-            "over alpha - 1 would be. At orders of 2 and above the largest privacy loss, lambda, "
-            "is below gamma anyway; at orders near 1 lambda is not, and the divergence tends to it."
+            "docs/theory.md#b1: what is bounded by e^((alpha - 1) lambda) + 1 is no divergence; "
+            "its logarithm over alpha - 1 would be. At orders of 2 and above the largest privacy "
+            "loss, lambda, is below gamma anyway; at orders near 1 lambda is not, and the "
+            "divergence tends to it."
         ),
         sound_replacement=(
             "sordino.mechanisms.staircase_density.StaircaseDensity.divergence, solved for lambda"
@@ -231,7 +232,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         reason=(
             "Geng et al. compare with Laplace noise alone. A Gaussian at a delta needs less than "
             "either once epsilon is small, which is where the paper says that its rounds are; and "
-            "of many coordinates the staircase needs far more (B3)."
+            "of many coordinates the staircase needs far more (docs/theory.md#b3)."
         ),
         sound_replacement="sordino calibrate --mechanisms, in the model's dimension",
         defaults={"epsilon": 1e-4, "width": 1.0, "delta": 1e-5},
