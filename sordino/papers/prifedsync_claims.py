@@ -79,8 +79,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         reason=(
             "docs/theory.md#c4: i need not be sampled with j in the same round. With an "
             "aggregation parameter eta (`mixing`) below 1 the global model keeps j's upload, which "
-            "i receives later; at eta = 1, which the paper's experiments fix, it goes through a third client "
-            "that was sampled with j first and with i later, so three clients are needed."
+            "i receives later; at eta = 1, which the paper's experiments fix, it goes through a "
+            "third client that was sampled with j first and with i later, so three clients are "
+            "needed."
         ),
         sound_replacement=_MIXTURE,
         # Two rounds and three clients are enough: one to reach the third client, one to reach i.
