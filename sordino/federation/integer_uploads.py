@@ -93,8 +93,11 @@ def residues_of(steps: np.ndarray, grid: Grid) -> np.ndarray:
         >>> residues_of(np.array([-1]), Grid(scale=1.0, digits=1, bits=32, contributions=2))
         array([4294967295], dtype=uint32)
     """
-    # A conversion between integers of numpy keeps the lowest bits, which are the residue.
-    return steps.astype(np.uint32 if grid.bits == 32 else np.uint64)
+    # A conversion between integers of numpy keeps the lowest bits, which are the residue; between
+    # those of 64 bits all bits stay, and nothing is copied.
+    if grid.bits == 64:
+        return steps.view(np.uint64)
+    return steps.astype(np.uint32)
 
 
 def signed_steps(residues: np.ndarray, grid: Grid) -> np.ndarray:

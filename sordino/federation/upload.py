@@ -207,13 +207,27 @@ def integer_upload(
         Under secure aggregation the residues of the noisy update; else a model in float64 that
         lies on the grid around the global one.
     """
-    grid = setup.grid
     update = sent.detach().cpu().numpy() - start
+    if setup.release.secure_sum is not None:
+        # Weighed here, since the server cannot weigh what it never sees.
+        update *= setup.sum_weights[client]
+    return send_integers(setup, start, make_noisy(update))
+
+
+def send_integers(setup: Setup, start: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Returns the vector that leaves a client whose noisy update is on the grid.
+
+    Args:
+        setup: The federation, which has a grid.
+        start: The global model that its steps began with.
+        steps: The noisy update, in grid steps.
+
+    Returns:
+        What `integer_upload` does.
+    """
     if setup.release.secure_sum is None:
-        return place_on_grid(start, make_noisy(update), grid)
-    # Weighed here, since the server cannot weigh what it never sees.
-    weighed = update * setup.sum_weights[client]
-    return residues_of(make_noisy(weighed), grid)
+        return place_on_grid(start, steps, setup.grid)
+    return residues_of(steps, setup.grid)
 
 
 def read_sent_model(setup: Setup, client: int, start: np.ndarray, vector: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ from sordino.privacy.ledger_lines import (
     Refused,
     RoundCharged,
     SharesGiven,
-    SurvivorsConfirmed,
+    SumEvent,
 )
 from sordino.protocol import Protocol, UserError, dumps, loads_kept, read_protocol
 from sordino.protocol.arithmetic import read_as_kept
@@ -334,11 +334,12 @@ class ClientStore:
         with self._open_ledger() as ledger:
             ledger.note_answer(round=answer.round, upload=answer.digest, attempt=answer.sum_attempt)
 
-    def note_sum(self, event: SurvivorsConfirmed | SharesGiven) -> None:
+    def note_sum(self, event: SumEvent) -> None:
         """Writes to the ledger what is about to be given for a secure sum.
 
         Args:
-            event: The list that is signed, or the sum that shares are given for.
+            event: The training that a key is given in, the list that is signed, or the sum that
+                shares are given for.
         """
         with self._open_ledger() as ledger:
             ledger.note_sum(event)

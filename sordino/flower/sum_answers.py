@@ -12,6 +12,7 @@ from sordino.flower.admission import judge_training
 from sordino.flower.client_store import ClientStore
 from sordino.flower.messages import MalformedMessage
 from sordino.flower.sum_forms import decode_body
+from sordino.flower.sum_ledger import note_key, refuse_second_key
 from sordino.flower.sum_member import SumMember, act_as_member
 from sordino.flower.sum_messages import (
     WAVES,
@@ -27,6 +28,7 @@ from sordino.flower.sum_messages import (
 from sordino.flower.sum_states import SumState, read_sum_state, write_sum_state
 from sordino.flower.upload_requests import OTHER_TRAINING
 from sordino.protocol import loads_kept
+from sordino.secure_sums.key_roster import SecureSumRefused
 
 
 def answer_sum_call(store: ClientStore, wave: str, body: bytes) -> Any:
@@ -63,7 +65,7 @@ def give_key(store: ClientStore, call: KeyCall) -> KeyReply:
         call: The training, with its protocol.
 
     Raises:
-        RequestRefused: The training is not the agreed one.
+        RequestRefused: The training is not the agreed one, or another key was given in it.
     """
     accepted = judge_training(store, call.training, call.protocol)
     if accepted.training != call.training:
@@ -79,10 +81,15 @@ def give_key(store: ClientStore, call: KeyCall) -> KeyReply:
         raise store.refuse(0, "what it kept of the secure sums of this training is gone")
     # A fresh key for another training: letters of an earlier one must not open in it.
     if state is None or (state.training, state.protocol) != (call.training, call.protocol):
+        try:
+            refuse_second_key(store, call.training)
+        except SecureSumRefused as refusal:
+            raise store.refuse(0, str(refusal)) from None
         key = X25519PrivateKey.generate().private_bytes_raw()
         state = SumState(training=call.training, protocol=call.protocol, letter_key=key)
         # On disk before its public half leaves: a client that restarts must open the same letters.
         write_sum_state(store.folder, state)
+    note_key(store, call.training)
     signed = SumMember(store, state, protocol).member.signed_key
     # A coordinator that restarted learns here which labels are used up.
     attempt = -1

@@ -6,6 +6,9 @@ then its key is asked for, and everyone prepares anew.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from statistics import median_low
+
 from sordino.flower.connected_clients import ConnectedClients
 from sordino.flower.exchange import Exchange
 from sordino.flower.sum_messages import KeyCall, KeyReply
@@ -19,6 +22,10 @@ from sordino.secure_sums.key_roster import (
     verify_key,
 )
 from sordino.secure_sums.share_holders import Graph
+
+# By how much more than the others' the last attempt that a client says it has prepared for may be.
+# Labels go on after it, and end at 2^53: one client must not be able to use them up.
+LARGEST_LEAD = 2**32
 
 # Why a client cannot be summed with.
 NO_IDENTITY = "it is not connected, or shows no key for secure sums"
@@ -54,6 +61,8 @@ class LetterKeys:
         self.graph = Graph({}, secure.threshold)
         # Why clients have given no key.
         self.missing: dict[int, str] = {}
+        # The last attempt that somebody has prepared for.
+        self._attempt = -1
 
     @property
     def roster(self) -> Roster:
@@ -90,16 +99,26 @@ class LetterKeys:
         call = KeyCall(training=self._exchange.training, protocol=dumps(self._protocol))
         replies, silent = self._waves.ask(dict.fromkeys(asked, call))
         self.missing |= silent
+        most = self._find_most_attempts(reply.attempt for reply in replies.values())
         attempts = [
             reply.attempt
             for client, reply in replies.items()
-            if self._take_key(client, identities[client], reply)
+            if self._take_key(client, identities[client], reply, most)
         ]
+        self._attempt = max(self._attempt, *attempts, -1)
         self.graph = draw_graph(self._roster, self.known)
         return attempts
 
-    def _take_key(self, client: int, identity: bytes, reply: KeyReply) -> bool:
+    def _find_most_attempts(self, said: Iterable[int]) -> int:
+        """Returns the largest attempt that is believed of what clients say."""
+        # Most clients are honest, and have all been asked for the same attempts.
+        return max(self._attempt, median_low([*said, self._attempt])) + LARGEST_LEAD
+
+    def _take_key(self, client: int, identity: bytes, reply: KeyReply, most: int) -> bool:
         """Takes a client's key; returns whether it is its own."""
+        if reply.attempt > most:
+            self.missing[client] = f"it says that it has prepared for attempt {reply.attempt:,}"
+            return False
         key = SignedKey(
             client=client, identity=identity, public=reply.public, signature=reply.signature
         )

@@ -6,10 +6,67 @@ rounds, and would give a second upload under the same masks, or shares for a sec
 
 from __future__ import annotations
 
+import hashlib
+
 from sordino.flower.client_store import ClientStore
 from sordino.flower.sum_messages import Label
-from sordino.privacy.ledger_lines import Answered, SharesGiven, SurvivorsConfirmed
+from sordino.privacy.ledger_lines import (
+    Answered,
+    KeyGiven,
+    SharesGiven,
+    SurvivorsConfirmed,
+)
 from sordino.secure_sums.key_roster import SecureSumRefused
+
+# Trainings in which keys are given under one agreement. With each, a server sees another graph of
+# neighbours, and has another chance of 2^-40 of one that exposes a client (docs/theory.md#a19).
+MOST_TRAININGS = 1000
+
+
+def refuse_second_key(store: ClientStore, training: str) -> None:
+    """Refuses to draw a key for letters in a training in which one was given before.
+
+    A server that could have keys drawn again would choose who holds shares for whom.
+
+    Args:
+        store: The client's folder.
+        training: Name of the training.
+
+    Raises:
+        SecureSumRefused: The ledger has it, or has too many trainings.
+    """
+    given = _list_trainings_with_keys(store)
+    if _digest_name(training) in given:
+        raise SecureSumRefused(
+            "a key for letters was given in this training before, and is gone: begin another "
+            "training"
+        )
+    if len(given) >= MOST_TRAININGS:
+        raise SecureSumRefused(
+            f"keys for letters were given in {len(given):,} trainings, and that is the most under "
+            "one agreement"
+        )
+
+
+def note_key(store: ClientStore, training: str) -> None:
+    """Notes that the key for letters of a training is about to be given.
+
+    Args:
+        store: The client's folder.
+        training: Name of the training.
+    """
+    # Asked again, the client gives the same key, and notes it once.
+    if _digest_name(training) not in _list_trainings_with_keys(store):
+        store.note_sum(KeyGiven(training=_digest_name(training)))
+
+
+def _list_trainings_with_keys(store: ClientStore) -> list[str]:
+    return [event.training for event in store.events if isinstance(event, KeyGiven)]
+
+
+def _digest_name(training: str) -> str:
+    # The server chooses the name, and could choose a long one.
+    return hashlib.sha256(training.encode()).hexdigest()
 
 
 def list_answered_sums(store: ClientStore) -> list[Label]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
 
 import numpy as np
 
@@ -14,13 +13,13 @@ from sordino.mechanisms.discrete_gaussian import (
     draw_integers,
     make_digit_table,
 )
+from sordino.native.layout import DigitsStructure
 from sordino.native.library import choose_instruction_set, load_library
 from sordino.randomness import Stream
 
 # A search among 2^11 - 1 entries makes 11 comparisons; the table has fewer entries.
 SEARCH_STEPS = 11
 FULL = (1 << 64) - 1
-_integer = ctypes.c_int64
 
 
 @functools.cache
@@ -32,18 +31,25 @@ def pad_table() -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([table.high, padding]), np.concatenate([table.low, padding])
 
 
-@functools.cache
-def find_sampler() -> Callable[..., None] | None:
-    """Returns the kernel's sampler; None where no library has one."""
-    simd = choose_instruction_set()
-    if simd is None:
-        return None
-    # A library that was built earlier may lack it, and trains all the same.
-    return getattr(load_library(simd), "sordino_digits", None)
+@functools.lru_cache(maxsize=64)
+def pack_plan(plan: DrawPlan) -> DigitsStructure:
+    """Returns how a vector of draws is made, as a structure of the kernel.
 
-
-def _address(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+    Args:
+        plan: The layout of its keystream.
+    """
+    # The tables that it points to are made once, and stay.
+    high, low = pad_table()
+    return DigitsStructure(
+        digits=plan.digits,
+        guides=plan.guides,
+        searches=plan.searches,
+        guide=make_digit_table().guide.ctypes.data,
+        high=high.ctypes.data,
+        low=low.ctypes.data,
+        search_steps=SEARCH_STEPS,
+        largest=LARGEST_DIGIT,
+    )
 
 
 def draw_natively(stream: Stream, trainings: int, count: int, digits: int) -> np.ndarray:
@@ -57,28 +63,20 @@ def draw_natively(stream: Stream, trainings: int, count: int, digits: int) -> np
 
     Returns:
         A table of int64 of shape (trainings, count).
+
+    Raises:
+        MemoryError: The kernel got no memory.
     """
-    sampler = find_sampler()
-    if sampler is None:
+    simd = choose_instruction_set()
+    if simd is None:
         return draw_integers(stream, trainings, count, digits)
-    table = make_digit_table()
-    high, low = pad_table()
+    add_up = load_library(simd).sordino_digits
     plan = DrawPlan(count=count, digits=digits)
+    law = ctypes.addressof(pack_plan(plan))
     # The words that the numpy sampler reads, in its order: both give the same integers.
     words = stream.words(plan.words, trainings).reshape(trainings, plan.words)
     draws = np.empty((trainings, count), dtype=np.int64)
     for row in range(trainings):
-        sampler(
-            _address(words[row]),
-            _integer(count),
-            _integer(digits),
-            _address(table.guide),
-            _integer(plan.guides),
-            _integer(plan.searches),
-            _address(high),
-            _address(low),
-            _integer(SEARCH_STEPS),
-            _integer(LARGEST_DIGIT),
-            _address(draws[row]),
-        )
+        if add_up(law, words[row].ctypes.data, count, draws[row].ctypes.data):
+            raise MemoryError("the kernel got no memory for draws of noise")
     return draws

@@ -1,8 +1,9 @@
 """Clients' assignments as jobs of the kernel, and the kernel's results as uploads.
 
-The kernel adds noise in steps by itself, and normal noise to uploads in float32. Other noise on
-uploads, and noise on uploads in float64, is added here to the kernel's exact model, by the code and
-from the keystream that the torch engine uses. So is the clip of a whole update.
+The kernel adds noise in steps by itself, normal noise to uploads in float32, and noise of integers
+to updates on a grid. Other noise on uploads, and noise on uploads in float64, is added here to the
+kernel's exact model, by the code and from the keystream that the torch engine uses. So is the clip
+of a whole update.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from sordino.federation.rules.clipped_steps import clip_update, join_pulls
 from sordino.federation.rules.local_training import Assignment, LocalResult, LocalSteps, Pull
 from sordino.federation.rules.optimizers import VECTORS
 from sordino.federation.setup import Setup
-from sordino.federation.upload import Upload, finish_upload, noisy_count
+from sordino.federation.upload import Upload, finish_upload, noisy_count, send_integers
 from sordino.mechanisms import mechanism_of
 from sordino.models.clipping import MOST_EXAMPLES, check_example_count
 from sordino.native.discrete_draws import draw_natively
 from sordino.native.kernel import PackedRule, key_address, row_addresses
 from sordino.native.layout import JOB
 from sordino.native.step_rules import (
+    Output,
     StepRequest,
+    choose_output,
     derive_keys,
     derive_step_key,
-    kernel_finishes,
     make_step_rule,
+    plan_draws,
 )
 from sordino.privacy.amplification.personal_state import carries_noiseless_state
 from sordino.protocol import Noise
@@ -71,16 +74,19 @@ class Jobs:
             self._step_keys = {noise: derive_step_key(setup, noise) for noise in set(setup.noises)}
             addresses = [key_address(self._step_keys[noise]) for noise in setup.noises]
             self._table["step_key"] = addresses
-        self._exact = not kernel_finishes(setup)
+        self._table["weight"] = 1.0
+        if self._release.secure_sum is not None:
+            self._table["weight"] = setup.sum_weights
+        self._output = choose_output(setup)
         # The deviation of the noise that the kernel adds to every client's upload.
         self._upload_noises = np.zeros(len(self._parts))
-        if not self._exact:
+        if self._output is Output.UPLOAD:
             self._upload_noises[:] = [mechanism_of(noise).size for noise in setup.noises]
 
     @property
     def floats(self) -> int:
         """Numbers of four bytes that a client's job holds for every parameter, at most."""
-        floats = 2 if self._exact else 1
+        floats = 1 if self._output is Output.UPLOAD else 2
         if self._setup.protocol.keeps_models or self._release.in_steps:
             floats += PERSONAL_VECTORS
         return floats
@@ -92,7 +98,7 @@ class Jobs:
             tasks: The work of each of these clients.
         """
         clients = [task.client for task in tasks]
-        call = Call(self._setup, self._release, self._table[clients], tasks, exact=self._exact)
+        call = Call(self._setup, self._release, self._table[clients], tasks, output=self._output)
         call.give_rules(self._upload_noises[clients].tolist())
         return call
 
@@ -105,7 +111,7 @@ class Call:
         release: What leaves its clients.
         table: A job for each of the clients.
         tasks: The work of each of them.
-        exact: Whether the kernel leaves the noise to Python, and so gives models in float64.
+        output: What the kernel gives.
     """
 
     def __init__(
@@ -115,7 +121,7 @@ class Call:
         table: np.ndarray,
         tasks: Sequence[Assignment],
         *,
-        exact: bool,
+        output: Output,
     ) -> None:
         self.table = table
         self._setup = setup
@@ -123,16 +129,15 @@ class Call:
         # Its fields are those of the rules that the kernel has.
         self._rule: Any = setup.protocol.local
         self._tasks = tasks
-        self._exact = exact
+        self._output = output
         # What the table points to.
         self._held: list[object] = []
         self._moments: dict[str, np.ndarray] = {}
         self._carries = carries_noiseless_state(setup.protocol)
-        self._models = np.empty(
-            (len(tasks), tasks[0].start.size), np.float64 if exact else np.float32
-        )
-        # The kernel writes the models where one of the two fields says.
-        table["exact" if exact else "result"] = row_addresses(self._models)
+        # The kernel writes where one of the fields says.
+        field, kind = output.value
+        self._given = np.empty((len(tasks), tasks[0].start.size), kind)
+        table[field] = row_addresses(self._given)
         table["round"] = tasks[0].round_index
         starts = [task.start for task in tasks]
         self._point_to("start", starts)
@@ -181,6 +186,7 @@ class Call:
                     upload_noise=upload_noise,
                     noise=noise,
                     clip=clip,
+                    grid_noise=plan_draws(self._setup),
                 )
                 rules[steps] = PackedRule(make_step_rule(request))
             addresses.append(rules[steps].address)
@@ -216,7 +222,7 @@ class Call:
         """Hands over what clients have kept of their optimizers; the kernel writes over it."""
         # A client that has kept nothing begins with moments of zero.
         for name in VECTORS[self._rule.optimizer]:
-            rows = np.empty(self._models.shape, np.float32)
+            rows: np.ndarray = np.empty(self._given.shape, np.float32)
             for row, task in zip(rows, self._tasks, strict=True):
                 row[:] = task.kept.get(name, 0.0)
             self._moments[name] = rows
@@ -246,13 +252,15 @@ class Call:
         for row, task in enumerate(self._tasks):
             clipped, clips, nonfinite = counts[row]
             steps = LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite)
-            if self._exact:
-                yield self._finish_upload(task, torch.from_numpy(self._models[row]), steps)
+            if self._output is Output.MODEL:
+                yield self._finish_upload(task, torch.from_numpy(self._given[row]), steps)
             elif in_steps:
                 yield self._keep_state(row, task, steps)
             else:
                 count = self._count_within(task, steps)
-                vector = self._models[row]
+                vector = self._given[row]
+                if self._output is Output.INTEGERS:
+                    vector = send_integers(self._setup, task.start, vector)
                 yield Upload(client=task.client, vector=vector, steps=steps, count=count)
 
     def _count_within(self, task: Assignment, steps: LocalSteps) -> np.ndarray | None:
@@ -286,7 +294,7 @@ class Call:
 
         All of it is copied, so that it does not hold the memory of all other clients.
         """
-        vector = self._models[row].copy()
+        vector = self._given[row].copy()
         kept = {}
         if self._setup.protocol.keeps_models:
             kept["model"] = vector

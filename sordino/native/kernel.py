@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sordino.mechanisms.discrete_gaussian import DrawPlan
+from sordino.native.discrete_draws import pack_plan
 from sordino.native.layout import NoiseLaw, OptimizerKind, RecordsStructure, RuleStructure
 from sordino.native.library import load_library
 from sordino.native.program import Loss, Program
@@ -48,6 +50,9 @@ class StepRule:
         step_law: The law of the noise on every gradient.
         stair_fall: By how much the logarithm of a staircase falls once in every width.
         stair_place: Where in a width it falls.
+        grid_scale: Steps to a length of 1 of the grid that updates are rounded to, where they are.
+        grid_limit: The largest coordinate of an update, in steps of the grid.
+        grid_noise: How the noise of integers is drawn; None: there is none.
 
     Example:
         >>> StepRule(rates=(0.1, 0.1), batch=32, clip=1.0).steps
@@ -71,6 +76,9 @@ class StepRule:
     step_law: NoiseLaw = NoiseLaw.NORMAL
     stair_fall: float = 0.0
     stair_place: float = 0.0
+    grid_scale: float = 0.0
+    grid_limit: float = 0.0
+    grid_noise: DrawPlan | None = None
 
     @property
     def steps(self) -> int:
@@ -97,8 +105,10 @@ class PackedRule:
         self._rates = np.array(rule.rates, dtype=np.float64)
         values = {}
         for name, *_ in RuleStructure._fields_:
-            if name != "rates":
+            if name not in ("rates", "grid_noise"):
                 values[name] = getattr(rule, name)
+        if rule.grid_noise is not None:
+            values["grid_noise"] = ctypes.addressof(pack_plan(rule.grid_noise))
         self._packed = RuleStructure(rates=self._rates.ctypes.data, **values)
         self.address = ctypes.addressof(self._packed)
 

@@ -30,6 +30,9 @@ JOB = np.dtype(
         # Where the trained model goes: with its noise in float32, or without in float64.
         ("result", np.uintp),
         ("exact", np.uintp),
+        # Or the noisy update on the rule's grid, multiplied by the client's weight before.
+        ("integers", np.uintp),
+        ("weight", np.float64),
         # Moments of the optimizer, and the steps that they have seen.
         ("first", np.uintp),
         ("second", np.uintp),
@@ -96,7 +99,25 @@ class RuleStructure(ctypes.Structure):
         ("step_law", ctypes.c_int64),
         ("stair_fall", ctypes.c_double),
         ("stair_place", ctypes.c_double),
+        ("grid_scale", ctypes.c_double),
+        ("grid_limit", ctypes.c_double),
+        ("grid_noise", ctypes.c_void_p),
         ("rates", ctypes.c_void_p),
+    )
+
+
+class DigitsStructure(ctypes.Structure):
+    """`Digits` of src/jobs.h."""
+
+    _fields_ = (
+        ("digits", ctypes.c_int64),
+        ("guides", ctypes.c_int64),
+        ("searches", ctypes.c_int64),
+        ("guide", ctypes.c_void_p),
+        ("high", ctypes.c_void_p),
+        ("low", ctypes.c_void_p),
+        ("search_steps", ctypes.c_int64),
+        ("largest", ctypes.c_int64),
     )
 
 
@@ -129,7 +150,8 @@ def describe_layout() -> dict[str, float]:
         layout[name] = table.itemsize
         for field, (_, offset, *_) in (table.fields or {}).items():
             layout[f"{name}.{field}"] = offset
-    for name, structure in {"Records": RecordsStructure, "Rule": RuleStructure}.items():
+    structures = {"Records": RecordsStructure, "Rule": RuleStructure, "Digits": DigitsStructure}
+    for name, structure in structures.items():
         layout[name] = ctypes.sizeof(structure)
         for field, *_ in structure._fields_:
             layout[f"{name}.{field}"] = getattr(structure, field).offset

@@ -23,7 +23,7 @@ CHOICE = "SORDINO_SIMD"
 FOLDER = "SORDINO_NATIVE_LIBRARIES"
 
 # Of the interface, as in src/interface.h.
-VERSION = 9
+VERSION = 10
 
 ABSENT = (
     "the native engine is absent: no compiled kernel came with this installation (it needs a "
@@ -65,6 +65,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
         [_pointer, _pointer, _integer, _number, _number, _pointer, _integer, _integer],
     ),
     "sordino_subsets": (None, [_pointer, _pointer, _pointer, _integer, _integer, _integer]),
+    "sordino_digits": (_integer, [_pointer, _pointer, _integer, _pointer]),
 }
 
 

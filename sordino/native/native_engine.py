@@ -36,8 +36,9 @@ from sordino.native.translate import translate
 # Parameters. Beyond, a client's model no longer fits a cache, and torch's products are as fast.
 LARGEST = 5_000_000
 
-# Bytes of uploads that are made before the first is handed on.
-IN_FLIGHT = 2**26
+# Bytes of uploads that are made before the first is handed on. Memory of far more is asked of the
+# system anew for every call, and written with zeros before it is used.
+IN_FLIGHT = 2**23
 
 # Clients that one call of the kernel trains, so that an interruption does not wait long.
 AT_ONCE = 256

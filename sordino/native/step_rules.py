@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
+
+import numpy as np
 
 from sordino.federation.rules.optimizers import BETAS, MOMENTUM, TINY
 from sordino.federation.setup import Setup
+from sordino.mechanisms.discrete_gaussian import DrawPlan
 from sordino.models.clipping import MOST_EXAMPLES, NORM_ORDERS, check_example_count
 from sordino.native.kernel import StepRule
 from sordino.native.layout import NoiseLaw, OptimizerKind
@@ -29,7 +33,7 @@ from sordino.protocol import (
     Staircase,
 )
 from sordino.protocol.registry import Registry
-from sordino.randomness import KEYSTREAM_BYTES, Purpose
+from sordino.randomness import KEYSTREAM_BYTES, Purpose, Stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,7 @@ class StepRequest:
         upload_noise: The deviation of the noise on uploads, where the kernel adds it.
         noise: The clients' mechanism, for noise in steps; None: the protocol's.
         clip: The present clip, where it follows the gradients.
+        grid_noise: How noise of integers is drawn, where the kernel rounds updates to a grid.
     """
 
     protocol: Protocol
@@ -51,6 +56,7 @@ class StepRequest:
     upload_noise: float = 0.0
     noise: Noise | None = None
     clip: float | None = None
+    grid_noise: DrawPlan | None = None
 
 
 STEP_RULES: Registry[Callable[[Any, StepRequest], StepRule]] = Registry(
@@ -101,7 +107,16 @@ def make_step_rule(request: StepRequest) -> StepRule:
         TypeError: The kernel does not have the protocol's rule.
     """
     rule = request.protocol.local
-    return STEP_RULES.of(rule)(rule, request)
+    steps = STEP_RULES.of(rule)(rule, request)
+    grid = request.protocol.grid
+    if grid is None:
+        return steps
+    return replace(
+        steps,
+        grid_scale=grid.scale,
+        grid_limit=float(grid.largest_coordinate),
+        grid_noise=request.grid_noise,
+    )
 
 
 @STEP_RULES.register(FedAvg, FedProx, Scaffold, Bezier)
@@ -242,6 +257,9 @@ def derive_keys(setup: Setup) -> tuple[bytes, bytes]:
 
     Returns:
         The keys of the batches and of the noise on uploads.
+
+    Raises:
+        KernelRefusal: No keystream is long enough for the noise.
     """
     steps = make_step_rule(StepRequest(protocol=setup.protocol, round_index=0))
     normals = setup.initial_weights().size
@@ -249,6 +267,10 @@ def derive_keys(setup: Setup) -> tuple[bytes, bytes]:
     noise_width = 8 * (normals + normals % 2)
     draws = setup.draw_key.stream(Purpose.MINIBATCH, training=setup.training)
     upload_noise = setup.noise_key.stream(Purpose.UPLOAD_NOISE, training=setup.training)
+    plan = plan_draws(setup)
+    if plan is not None:
+        noise_width = 8 * plan.words
+    _refuse_short_keystream(upload_noise, noise_width)
     return (
         draws.key_of(8 * steps.steps * steps.batch),
         upload_noise.key_of(noise_width),
@@ -273,27 +295,59 @@ def derive_step_key(setup: Setup, noise: Noise) -> bytes:
         values += values % 2
     width = 8 * found.words * values
     stream = setup.noise_key.stream(Purpose.STEP_NOISE, training=setup.training)
-    # The kernel counts blocks in 32 bits, and would begin anew beyond them.
-    if (stream.lane + 1) * width > KEYSTREAM_BYTES:
-        raise KernelRefusal("a keystream is too short for the noise of so many trainings")
+    _refuse_short_keystream(stream, width)
     return stream.key_of(width)
 
 
-def kernel_finishes(setup: Setup) -> bool:
-    """Returns whether a model leaves the kernel as it leaves the client.
+def _refuse_short_keystream(stream: Stream, width: int) -> None:
+    """Refuses rows that reach beyond the end of a keystream."""
+    # The kernel counts blocks in 32 bits, and would begin anew beyond them.
+    if (stream.lane + 1) * width > KEYSTREAM_BYTES:
+        raise KernelRefusal("a keystream is too short for the noise of so many trainings")
 
-    It does with normal noise, and nothing clipped, moved or kept before it.
+
+class Output(Enum):
+    """What leaves the kernel: the field of a job that it goes to, and the kind of its numbers."""
+
+    UPLOAD = ("result", np.float32)
+    # Without noise, which is added in Python.
+    MODEL = ("exact", np.float64)
+    # The update on a grid, with its noise.
+    INTEGERS = ("integers", np.int64)
+
+
+def choose_output(setup: Setup) -> Output:
+    """Returns what leaves the kernel.
+
+    It adds normal noise and noise of integers by itself, where nothing is clipped, moved or kept
+    before it.
 
     Args:
         setup: The federation.
     """
     release = setup.protocol.release
-    # Noise in the steps is normal, and nothing follows it.
+    # Noise in the steps is all that there is, and nothing follows it.
     if release.in_steps:
-        return True
+        return Output.UPLOAD
     if setup.protocol.keeps_models or release.clips_update or release.on_curve:
-        return False
-    # The server's noise needs uploads in float64, and discrete noise is added to integers.
-    if release.at_server or release.integers:
-        return False
-    return all(noise.normal for noise in setup.noises)
+        return Output.MODEL
+    # The server's noise needs uploads in float64.
+    if release.at_server:
+        return Output.MODEL
+    if release.integers:
+        return Output.INTEGERS
+    if all(noise.normal for noise in setup.noises):
+        return Output.UPLOAD
+    return Output.MODEL
+
+
+def plan_draws(setup: Setup) -> DrawPlan | None:
+    """Returns how noise of integers is drawn; None where there is none.
+
+    Args:
+        setup: The federation.
+    """
+    grid = setup.protocol.grid
+    if grid is None or grid.digits == 0:
+        return None
+    return DrawPlan(count=setup.initial_weights().size, digits=grid.digits)

@@ -26,8 +26,7 @@ from sordino.privacy.ledger_lines import (
     Refused,
     RoundCharged,
     Sealed,
-    SharesGiven,
-    SurvivorsConfirmed,
+    SumEvent,
     decode_line,
     encode_line,
 )
@@ -168,11 +167,12 @@ class Ledger:
         """
         self._append_line(Answered(round=round, upload=upload, attempt=attempt))
 
-    def note_sum(self, event: SurvivorsConfirmed | SharesGiven) -> None:
+    def note_sum(self, event: SumEvent) -> None:
         """Notes what is about to be given for a secure sum.
 
         Args:
-            event: The list of survivors that is signed, or the sum that shares are given for.
+            event: The training that a key is given in, the list of survivors that is signed, or the
+                sum that shares are given for.
         """
         self._append_line(event)
 

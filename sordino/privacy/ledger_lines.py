@@ -121,6 +121,25 @@ class Answered:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyGiven:
+    """A client is about to give its key for the secure sums of a training, in its own ledger.
+
+    In a training with such a line it gives no other key.
+
+    Attributes:
+        training: The digest of the training's name.
+        round: The first, since keys come before all rounds.
+
+    Example:
+        >>> KeyGiven(training="9f2c").training
+        '9f2c'
+    """
+
+    training: str
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class SurvivorsConfirmed:
     """A client is about to sign one list of survivors of a secure sum, in its own ledger.
 
@@ -200,7 +219,9 @@ class Sealed:
     scored: str | None = None
 
 
-Event = Opened | RoundCharged | Missed | Refused | Answered | SurvivorsConfirmed | SharesGiven
+# What a client notes in its ledger before it gives it for secure sums.
+SumEvent = KeyGiven | SurvivorsConfirmed | SharesGiven
+Event = Opened | RoundCharged | Missed | Refused | Answered | SumEvent
 
 
 Line = Event | Sealed
@@ -213,6 +234,7 @@ KINDS = {
     Refused: "refused",
     Sealed: "sealed",
     Answered: "answered",
+    KeyGiven: "key",
     SurvivorsConfirmed: "confirmed",
     SharesGiven: "shares",
 }
@@ -258,6 +280,8 @@ def decode_line(body: dict[str, Any]) -> Line:
         return Refused(round=body["round"], reason=body["reason"])
     if body["event"] == "answered":
         return Answered(**said_by(Answered, body))
+    if body["event"] == "key":
+        return KeyGiven(**said_by(KeyGiven, body))
     if body["event"] == "confirmed":
         survivors = tuple(body["survivors"])
         return SurvivorsConfirmed(**{**said_by(SurvivorsConfirmed, body), "survivors": survivors})
@@ -274,7 +298,7 @@ def decode_line(body: dict[str, Any]) -> Line:
 
 
 def said_by(
-    kind: type[Opened | Sealed | Answered | SurvivorsConfirmed | SharesGiven],
+    kind: type[Opened | Sealed | Answered | SumEvent],
     body: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns what a parsed line says of the attributes of its kind.

@@ -7,11 +7,12 @@ import pytest
 
 from sordino.mechanisms.discrete_gaussian import LARGEST_DIGIT, draw_integers, make_digit_table
 from sordino.native import discrete_draws
-from sordino.native.discrete_draws import draw_natively, find_sampler
+from sordino.native.discrete_draws import draw_natively
+from sordino.native.library import choose_instruction_set
 from sordino.randomness import Key, Purpose, Stream
 from tests.mechanisms.test_discrete_gaussian import keystream_of
 
-pytestmark = pytest.mark.skipif(find_sampler() is None, reason="no compiled kernel with a sampler")
+pytestmark = pytest.mark.skipif(choose_instruction_set() is None, reason="no compiled kernel")
 STREAM = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, client=3)
 
 
@@ -36,5 +37,5 @@ def test_numbers_at_the_borders_of_digits_belong_where_the_table_says(monkeypatc
 
 
 def test_without_a_kernel_numpy_draws(monkeypatch) -> None:
-    monkeypatch.setattr(discrete_draws, "find_sampler", lambda: None)
+    monkeypatch.setattr(discrete_draws, "choose_instruction_set", lambda: None)
     np.testing.assert_array_equal(draw_natively(STREAM, 1, 9, 2), draw_integers(STREAM, 1, 9, 2))

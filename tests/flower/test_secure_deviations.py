@@ -13,11 +13,17 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from sordino.flower import connected_clients, reply_collection
+from sordino.flower import (
+    connected_clients,
+    reply_collection,
+    sum_answers,
+    sum_ledger,
+    sum_messages,
+)
 from sordino.flower.messages import SUMS, make_wave_record, read_request, request_message
-from sordino.flower.sum_forms import decode_body, encode_body
-from sordino.flower.sum_messages import WAVES, Label, MaskCall, sum_message
-from sordino.privacy.ledger_lines import Answered, SurvivorsConfirmed
+from sordino.flower.sum_forms import LARGEST_NUMBER, decode_body, encode_body
+from sordino.flower.sum_messages import WAVES, KeyReply, Label, MaskCall, sum_message
+from sordino.privacy.ledger_lines import Answered, KeyGiven, SurvivorsConfirmed
 from sordino.protocol import dumps, loads, override_keys
 from sordino.secure_sums.key_roster import SIGNATURE, Roster, _state_key, sign_key
 from tests.flower.summing import SIZE, Summing, fingerprints, identity, summed_plan
@@ -109,6 +115,53 @@ class TestKeys:
         call = seen(summing, "key")
         weaker = override_keys(loads(call.protocol), [change])
         assert words in refusal(summing, ask(replace(call, protocol=dumps(weaker))))
+
+
+class TestRedrawnKeys:
+    """Beyond 100 clients a client's fresh key picks who holds its shares: it is drawn once."""
+
+    @pytest.fixture(autouse=True)
+    def begun(self, summing) -> None:
+        # The client has given its key; nobody has prepared, so that nothing is paid.
+        summing.grid.lost = lambda client, wave: wave == "prepare"
+        summing.sum(0)
+        summing.grid.lost = lambda client, wave: False
+
+    def key_of(self, summing: Summing, call: Any) -> bytes:
+        reply = summing.grid.answer(VICTIM, numbered(ask(call)))
+        return decode_body(KeyReply, reply.content[SUMS]["body"]).public
+
+    def test_the_same_key_again_is_what_a_restarted_coordinator_gets(self, summing) -> None:
+        call = seen(summing, "key")
+        assert self.key_of(summing, call) == self.key_of(summing, call)
+        given = [one for one in summing.store(VICTIM).events if isinstance(one, KeyGiven)]
+        assert len(given) == 1
+
+    def test_another_key_by_an_allowed_change_of_the_protocol(self, summing) -> None:
+        call = seen(summing, "key")
+        # Fewer rounds are welcome: the agreement is not what refuses.
+        shorter = override_keys(loads(call.protocol), ["federation.rounds=100"])
+        reason = refusal(summing, ask(replace(call, protocol=dumps(shorter))))
+        assert "a key for letters was given in this training before" in reason
+
+    def test_another_key_by_way_of_another_training(self, summing) -> None:
+        call = seen(summing, "key")
+        first = self.key_of(summing, call)
+        assert self.key_of(summing, replace(call, training="two")) != first
+        assert "was given in this training before" in refusal(summing, ask(call))
+
+    def test_another_key_once_the_state_is_gone(self, summing) -> None:
+        (summing.folder / f"client-{VICTIM}" / "secure_sums.json").unlink()
+        reason = refusal(summing, ask(seen(summing, "key")))
+        assert "was given in this training before, and is gone" in reason
+
+    def test_keys_in_ever_more_trainings(self, summing, monkeypatch) -> None:
+        monkeypatch.setattr(sum_ledger, "MOST_TRAININGS", 3)
+        call = seen(summing, "key")
+        for name in ("two", "three"):
+            self.key_of(summing, replace(call, training=name))
+        reason = refusal(summing, ask(replace(call, training="four")))
+        assert "keys for letters were given in 3 trainings" in reason
 
 
 class TestPreparation:
@@ -557,6 +610,8 @@ def test_clients_that_are_drawn_by_chance_prepare_while_they_are_idle(summing) -
         ({"clients": None}, "must know its own key"),
         ({"clients": ("a", "b")}, "2 keys of clients were given"),
         ({"clients": ("a", "b", "c", "d", "e")}, "another key in the list"),
+        # One party that stands on the list as two clients would count twice.
+        ({"clients": (*fingerprints(4), fingerprints(2)[1])}, "expected every name once"),
     ],
 )
 def test_an_agreement_that_does_not_say_with_whom_is_refused(tmp_path, terms, words) -> None:
@@ -571,3 +626,58 @@ def test_a_threshold_at_which_two_sums_could_be_opened_is_refused(tmp_path) -> N
 
     with pytest.raises(InvalidValue, match="2 threshold > clients"):
         Summing(tmp_path, summed_plan(clients=4, threshold=2))
+
+
+class TestLaterRounds:
+    """What was played in one round, or before the coordinator was killed, is played again."""
+
+    @pytest.fixture(autouse=True)
+    def begun(self, summing) -> None:
+        assert summing.sum(0).total is not None
+
+    def test_another_threshold_for_a_later_round(self, summing) -> None:
+        summing.grid.lost = lambda client, wave: wave == "mask"
+        summing.sum(1)
+        lower = "federation.channel={secure-aggregation={threshold=3}}"
+        weaker = dumps(override_keys(summing.protocol, [lower]))
+        call = seen(summing, "mask")
+        assert "protocol was changed" in refusal(
+            summing, ask_masked(summing, call, protocol=weaker)
+        )
+
+    def test_keys_of_another_training_once_one_is_paid_for(self, summing) -> None:
+        call = replace(seen(summing, "key"), training="two")
+        assert "for one training" in refusal(summing, ask(call))
+
+    def test_messages_of_an_earlier_attempt_after_the_coordinator_was_killed(self, summing) -> None:
+        summing.grid.lost = lambda client, wave: wave == "unmask"
+        assert summing.sum(1).total is None
+        masked, unmask = seen(summing, "mask"), seen(summing, "unmask")
+        summing.grid.lost = lambda client, wave: False
+        summing.start()
+        assert summing.sum(1).total is not None
+        # With another model, since the very same request gets the very same bytes.
+        other = {"model": np.ones(SIZE, np.float32)}
+        reason = refusal(summing, ask_masked(summing, masked, attempt=7, arrays=other))
+        assert "round 1 was answered already" in reason
+        assert "no upload in round 1, attempt 0" in refusal(summing, ask(unmask))
+
+
+def test_a_client_that_says_it_has_used_up_all_labels_is_named_and_left_out(
+    summing, monkeypatch
+) -> None:
+    """Labels go on after the last one that a client knows, and end somewhere."""
+    genuine = sum_answers.give_key
+
+    def boast(store: Any, call: Any) -> Any:
+        reply = genuine(store, call)
+        if store.agreement.client == 4:
+            reply = replace(reply, attempt=LARGEST_NUMBER)
+        return reply
+
+    monkeypatch.setattr(
+        sum_answers, "ANSWERS", {**sum_answers.ANSWERS, sum_messages.KeyCall: boast}
+    )
+    opened = summing.sum(0)
+    assert "has prepared for attempt 9,007,199,254,740,992" in opened.absent[4]
+    np.testing.assert_array_equal(opened.total, summing.true_sum(range(4)))

@@ -40,7 +40,7 @@ Address make_address(const uint8_t* key, const uint32_t* nonce) {
 }  // namespace
 
 // As in library.py: a new number whenever a function changes, or what is promised of a sum.
-EXPORT int64_t sordino_version() { return 9; }
+EXPORT int64_t sordino_version() { return 10; }
 
 // Where fields stand and which numbers names have, a line each (layout.h).
 EXPORT const char* sordino_layout() { return describe_layout().c_str(); }
@@ -140,51 +140,11 @@ EXPORT void sordino_subsets(const uint8_t* key, const uint32_t* nonce, int64_t* 
   for (int64_t i = 0; i < count; i++) shuffle.draw(stream, size, population, chosen + i * size);
 }
 
-// ---- discrete noise, as sordino/mechanisms/discrete_gaussian.py draws it
-
-// Entries of the table of 2^steps - 1 numbers of 128 bits that a number reaches. Every search
-// makes the same comparisons, whatever is searched for.
-static inline int64_t count_reached(uint64_t drawn_high, uint64_t drawn_low, const uint64_t* high,
-                                    const uint64_t* low, int64_t steps) {
-  const unsigned __int128 drawn = (unsigned __int128)drawn_high << 64 | drawn_low;
-  int64_t reached = 0;
-  for (int64_t step = (int64_t)1 << (steps - 1); step > 0; step >>= 1) {
-    const int64_t at = reached + step - 1;
-    const unsigned __int128 entry = (unsigned __int128)high[at] << 64 | low[at];
-    reached += drawn >= entry ? step : 0;
-  }
-  return reached;
-}
-
-// A vector of sums of digits in base 8. Its keystream begins with 16 bits of every digit, one
-// place of the base after the other; after `guides` words come two words for each of `searches`
-// digits that 16 bits do not decide about. `guide` says by 16 bits how many entries of the table a
-// digit reaches, or -1. The digit is that number less `zero`.
-EXPORT void sordino_digits(const uint64_t* words, int64_t count, int64_t digits,
-                           const int16_t* guide, int64_t guides, int64_t searches,
-                           const uint64_t* high, const uint64_t* low, int64_t steps, int64_t zero,
-                           int64_t* draws) {
-  const uint16_t* firsts = (const uint16_t*)words;
-  const uint64_t* rest = words + guides;
-  for (int64_t i = 0; i < count; i++) draws[i] = 0;
-  int64_t searched = 0;
-  for (int64_t digit = 0; digit < digits; digit++) {
-    const uint16_t* first = firsts + digit * count;
-    for (int64_t i = 0; i < count; i++) {
-      int64_t reached = guide[first[i]];
-      if (reached < 0 && searched < searches) {
-        const uint64_t* two = rest + 2 * searched++;
-        reached = count_reached((uint64_t)first[i] << 48 | two[0] >> 16, two[1], high, low, steps);
-        // The largest number of all reaches the padding, which is no entry.
-        if (reached > 2 * zero) reached = 2 * zero;
-      }
-      draws[i] += (reached - zero) * ((int64_t)1 << (3 * digit));
-    }
-  }
-  // What is left is searched for all the same, so that the work does not depend on the draws.
-  int64_t idle = 0;
-  for (; searched < searches; searched++)
-    idle += count_reached(rest[2 * searched] >> 16, rest[2 * searched + 1], high, low, steps);
-  // Nothing reads the result; this keeps the compiler from leaving the searches out.
-  asm volatile("" : : "r"(idle));
+// Sums of digits from a keystream that is given.
+EXPORT int64_t sordino_digits(const Digits* law, const uint64_t* words, int64_t count,
+                              int64_t* draws) try {
+  DiscreteDraws().add_up(*law, words, count, draws);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
 }

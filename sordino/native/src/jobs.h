@@ -26,6 +26,21 @@ struct Records {
   const float* targets;
 };
 
+// The law of noise of integers: sums of digits in base 8, looked up in a table of 2^search_steps - 1
+// entries. `guide` says by 16 bits how many entries a digit reaches, or -1 where others matter; the
+// digit is that number less `largest`.
+struct Digits {
+  int64_t digits;
+  // Words of the keystream with the first bits of all digits, and how many are searched for.
+  int64_t guides;
+  int64_t searches;
+  const int16_t* guide;
+  const uint64_t* high;
+  const uint64_t* low;
+  int64_t search_steps;
+  int64_t largest;
+};
+
 struct Rule {
   int64_t steps;
   int64_t batch;
@@ -51,6 +66,11 @@ struct Rule {
   int64_t step_law;
   double stair_fall;
   double stair_place;
+  // A grid of integers for the update: steps to a length of 1, and the largest coordinate. The
+  // noise on it; null: none.
+  double grid_scale;
+  double grid_limit;
+  const Digits* grid_noise;
   const double* rates;
 };
 
@@ -68,6 +88,9 @@ struct Job {
   float* result;
   // The model without it, not rounded; or null.
   double* exact;
+  // The update on the rule's grid, with its noise; or null. It is multiplied by the client's weight.
+  int64_t* integers;
+  double weight;
   // Moments, as they were and as they become; null: zero at first, and forgotten.
   float* first;
   float* second;

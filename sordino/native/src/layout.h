@@ -84,7 +84,22 @@ inline void describe_rule(Layout& layout) {
   SORDINO_FIELD(Rule, step_law);
   SORDINO_FIELD(Rule, stair_fall);
   SORDINO_FIELD(Rule, stair_place);
+  SORDINO_FIELD(Rule, grid_scale);
+  SORDINO_FIELD(Rule, grid_limit);
+  SORDINO_FIELD(Rule, grid_noise);
   SORDINO_FIELD(Rule, rates);
+}
+
+inline void describe_digits(Layout& layout) {
+  SORDINO_SIZE(Digits);
+  SORDINO_FIELD(Digits, digits);
+  SORDINO_FIELD(Digits, guides);
+  SORDINO_FIELD(Digits, searches);
+  SORDINO_FIELD(Digits, guide);
+  SORDINO_FIELD(Digits, high);
+  SORDINO_FIELD(Digits, low);
+  SORDINO_FIELD(Digits, search_steps);
+  SORDINO_FIELD(Digits, largest);
 }
 
 inline void describe_job(Layout& layout) {
@@ -97,6 +112,8 @@ inline void describe_job(Layout& layout) {
   SORDINO_FIELD(Job, exact_centre);
   SORDINO_FIELD(Job, result);
   SORDINO_FIELD(Job, exact);
+  SORDINO_FIELD(Job, integers);
+  SORDINO_FIELD(Job, weight);
   SORDINO_FIELD(Job, first);
   SORDINO_FIELD(Job, second);
   SORDINO_FIELD(Job, taken);
@@ -150,6 +167,7 @@ inline const std::string& describe_layout() {
     describe_tables(layout);
     describe_records(layout);
     describe_rule(layout);
+    describe_digits(layout);
     describe_job(layout);
     describe_numbers(layout);
     return layout.text();

@@ -1,6 +1,7 @@
 // Local training: the gradient of a batch, its clip, the update, the noise. It does in one thread
 // what sordino/federation/local.py and noisy_sgd.py do in torch.
 #pragma once
+#include "discrete.h"
 #include "faults.h"
 #include "jobs.h"
 #include "memory.h"
@@ -494,6 +495,38 @@ class Trainer {
       }
     }
     if (job.result) write_upload(job);
+    if (job.integers) write_integers(job);
+  }
+
+  // The update on a grid, with discrete noise on every coordinate, as integer_uploads.py makes it.
+  void write_integers(const Job& job) {
+    draw_discrete_noise(job);
+    const Rule& rule = *job.rule;
+    const double limit = rule.grid_limit;
+    for (const ParameterRun& run : plan_.runs) {
+      const double* w = exact_.data() + run.start;
+      const float* start = job.start + run.flat;
+      int64_t* out = job.integers + run.flat;
+      for (Index i = 0; i < run.length; i++) {
+        const double steps = std::rint((w[i] - (double)start[i]) * job.weight * rule.grid_scale);
+        // What is no number counts as no move.
+        const double known = steps == steps ? steps : 0.0;
+        out[i] += (int64_t)std::clamp(known, -limit, limit);
+      }
+    }
+  }
+
+  void draw_discrete_noise(const Job& job) {
+    const double share = faulty_noise(1.0);
+    if (!job.rule->grid_noise || share == 0.0) {
+      std::fill(job.integers, job.integers + plan_.parameters, 0);
+      return;
+    }
+    const uint32_t round = faulty_round((uint32_t)job.round);
+    const Address address{job.upload_key, {(uint32_t)job.client, round, 0}};
+    discrete_.draw(*job.rule->grid_noise, address, job.lane, plan_.parameters, job.integers);
+    if (share == 1.0) return;
+    for (Index i = 0; i < plan_.parameters; i++) job.integers[i] *= share;
   }
 
   // The model with noise on every coordinate, rounded to float32 once.
@@ -533,6 +566,7 @@ class Trainer {
   const double* clipped_sum_ = nullptr;
   std::vector<int64_t> batch_;
   Shuffle shuffle_;
+  DiscreteDraws discrete_;
   double loss_ = 0;
 };
 
