@@ -98,14 +98,48 @@ def find_own_address(folder: Path, party: Coordinator) -> str:
         The loopback address and the port; those that others use where the certificate does not
         name the loopback address, or cannot be read.
     """
-    try:
-        certificate = x509.load_pem_x509_certificate((folder / SERVER).read_bytes())
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (OSError, ValueError, x509.ExtensionNotFound):
-        return party.address
-    if make_general_name(party.own_host) in names:
+    if make_general_name(party.own_host) in list_names(folder):
         return join_address(party.own_host, party.port)
     return party.address
+
+
+def list_names(folder: Path) -> list[x509.GeneralName]:
+    """Returns the names under which a SuperLink's certificate lets machines know it.
+
+    Args:
+        folder: Folder of the certificates.
+
+    Returns:
+        The names; none where the certificate cannot be read.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / SERVER).read_bytes())
+        return list(
+            certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        )
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return []
+
+
+def require_name(folder: Path, host: str) -> None:
+    """Checks that a SuperLink's certificate has the name that others use.
+
+    Args:
+        folder: Folder of the certificates.
+        host: Name or address under which other machines reach the SuperLink.
+
+    Raises:
+        UserError: It has other names: no node would trust the SuperLink.
+    """
+    names = list_names(folder)
+    if not names or make_general_name(host) in names:
+        return
+    shown = ", ".join(str(name.value) for name in names)
+    raise UserError(
+        f"host = {host!r}, and {folder / SERVER} was made for {shown}: no node would trust it. "
+        "Name one of these, or renew the certificates, as docs/flower.md says, and send the new "
+        f"{AUTHORITY} to every client."
+    )
 
 
 def certify_authority(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:

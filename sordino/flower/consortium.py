@@ -5,12 +5,15 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sordino.protocol import UNITS, UserError
 from sordino.protocol.addresses import Address, Host, join_address, parse_ip
 from sordino.protocol.entries import Value, decode_table, entry
 from sordino.protocol.value_checks import Choice, Flag, Integer, Maybe, Number, Text
+
+if TYPE_CHECKING:
+    from sordino.flower.agreement import Agreement
 
 FILE = "consortium.toml"
 # The address at which every machine reaches itself.
@@ -99,6 +102,10 @@ class Client(Value):
     )
 
 
+# What an agreement repeats of a client's file, and which of it are files.
+TERMS = ("client", "superlink", "epsilon", "delta", "unit", "seeded")
+FILES = ("data", "certificate", "key", "counter")
+
 PARTIES: dict[str, type[Value]] = {"coordinator": Coordinator, "client": Client}
 
 
@@ -131,3 +138,45 @@ def read_consortium(place: Path) -> tuple[Path, Any]:
         raise UserError(f"{path} has {given}; it must have one table, [coordinator] or [client].")
     [(name, table)] = document.items()
     return path.parent.absolute(), decode_table(PARTIES[name], table, name)
+
+
+def refuse_other_terms(place: Path, party: Client, agreement: Agreement) -> None:
+    """Refuses a file that says other things than the agreement, which alone is enforced.
+
+    Args:
+        place: Folder of consortium.toml.
+        party: What the file says.
+        agreement: What was agreed to when the file was first used.
+
+    Raises:
+        UserError: They differ.
+    """
+    for name in TERMS:
+        stated, agreed = getattr(party, name), getattr(agreement, name)
+        if stated != agreed:
+            raise UserError(describe_other_term(party, name, stated, agreed))
+    for name in FILES:
+        stated, agreed = getattr(party, name), getattr(agreement, name)
+        # A counter that the file leaves out was named when it was agreed to.
+        if stated is None and name == "counter":
+            continue
+        paths = [None if one is None else (place / one).resolve() for one in (stated, agreed)]
+        if paths[0] != paths[1]:
+            raise UserError(describe_other_term(party, name, stated, agreed))
+
+
+def describe_other_term(party: Client, name: str, stated: object, agreed: object) -> str:
+    """Returns the message about an entry that differs from the agreement.
+
+    Args:
+        party: What consortium.toml says.
+        name: Name of the entry.
+        stated: Its value there.
+        agreed: Its value in the agreement.
+    """
+    return (
+        f"{FILE} has {name} = {stated!r}, and {party.folder}/agreement.toml, which is what is "
+        f"enforced, has {agreed!r}. Write it there too if you mean it (a training that has begun "
+        "goes on under the new terms, or not at all), or put it back; a new agreement needs "
+        "another `folder`."
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sordino.flower.certificates import AUTHORITY, SERVER, find_own_address
 from sordino.flower.client_store import ClientStore
-from sordino.flower.consortium import Client, Coordinator
+from sordino.flower.consortium import Client, Coordinator, refuse_other_terms
 from sordino.flower.metrics_endpoint import FRESH, HEALTH_FILE
 from sordino.flower.superlink_probe import probe_superlink
 from sordino.protocol import SordinoError
@@ -113,7 +113,7 @@ def examine_client(place: Path, party: Client) -> Iterator[Diagnosis]:
             seen += f", clocks differ by {abs(probe.ahead):.1f} s"
         yield Diagnosis(what="SuperLink", seen=seen, trouble=probe.trouble)
     folder = place / party.folder
-    agreed = examine_agreement(folder)
+    agreed = examine_agreement(place, party)
     yield agreed
     # Without an agreement there is no counter yet.
     if agreed.trouble is None:
@@ -211,15 +211,18 @@ def examine_port(host: str, port: int) -> Diagnosis:
     return Diagnosis(what="Port", seen=f"{port} is free")
 
 
-def examine_agreement(folder: Path) -> Diagnosis:
-    """Checks that agreement and ledger are as they were written.
+def examine_agreement(place: Path, party: Client) -> Diagnosis:
+    """Checks that agreement and ledger are as they were written, and what consortium.toml says.
 
     Args:
-        folder: The client's folder.
+        place: Folder of the client's consortium.toml.
+        party: What the file says.
     """
+    folder = place / party.folder
     try:
         # Opening the store verifies agreement and ledger; any fault is an error with its remedy.
         store = ClientStore(folder)
+        refuse_other_terms(place, party, store.agreement)
         paid = len(store.rounds_paid)
     except SordinoError as error:
         return Diagnosis(what="Agreement", seen=str(folder), trouble=str(error))

@@ -94,7 +94,8 @@ def make_node_arguments(
         The arguments of Flower's command.
 
     Raises:
-        UserError: The agreement lacks an entry, or a file is missing.
+        UserError: The agreement lacks an entry, a file is missing, or the folder has a name that
+            Flower cannot be told.
     """
     agreement = store.agreement
     folder = store.folder
@@ -111,7 +112,13 @@ def make_node_arguments(
         secured = ["--root-certificates", str(require_file(Path(agreement.certificate)))]
         secured += ["--auth-supernode-private-key", str(require_file(Path(agreement.key)))]
     address = ["--superlink", agreement.superlink, "--host", "127.0.0.1", "--port", str(port)]
-    settings = f"{FOLDER}={json.dumps(str(folder.absolute()))}"
+    place = str(folder.absolute())
+    if '"' in place:
+        raise UserError(
+            f"{place}: Flower takes no quotation mark in the name of a client's folder; move it to "
+            "another name."
+        )
+    settings = f"{FOLDER}={json.dumps(place, ensure_ascii=False)}"
     tasks = ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     return [*address, *secured, *tasks, "--node-config", settings]
 

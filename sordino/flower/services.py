@@ -18,11 +18,12 @@ from sordino.flower.certificates import (
     AUTHORITY,
     add_own_names,
     find_own_address,
+    require_name,
     write_certificates,
 )
 from sordino.flower.client_folder import holds_agreement
 from sordino.flower.client_store import ClientStore
-from sordino.flower.consortium import Client, Coordinator
+from sordino.flower.consortium import Client, Coordinator, refuse_other_terms
 from sordino.flower.flower_commands import CommandFailed, make_environment, require_flower
 from sordino.flower.flower_processes import (
     FAST_POLLING,
@@ -240,6 +241,7 @@ class CoordinatorService(PartyService):
         if not (certificates / AUTHORITY).exists():
             write_certificates(certificates, add_own_names([settings.host]))
             self.tell(f"Wrote {certificates}. Give {AUTHORITY} to every client.")
+        require_name(certificates, settings.host)
         self._address = find_own_address(certificates, settings)
         command = make_superlink_command(self.place, settings.listen, settings.port, insecure=False)
         env = make_environment(self.place / "flower", **FAST_POLLING)
@@ -360,7 +362,9 @@ class ClientService(PartyService):
         require_flower()
         if not holds_agreement(self._folder):
             self._agree()
-        ClientStore(self._folder).check_second_place()
+        store = ClientStore(self._folder)
+        refuse_other_terms(self.place, self._settings, store.agreement)
+        store.check_second_place()
         command = make_supervisor_command(self._folder, self._settings.port, insecure=False)
         env = make_environment(self._folder / "flower")
         log = JsonLog(self._folder / "logs" / "node.jsonl")

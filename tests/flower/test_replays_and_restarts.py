@@ -12,6 +12,8 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
+from flwr.common.config import parse_config_args
+
 from sordino import Gaussian, UserError
 from sordino.cli.main import run as sordino
 from sordino.flower import metrics_endpoint, services
@@ -20,6 +22,8 @@ from sordino.flower.certificates import write_key
 from sordino.flower.client_store import ClientStore
 from sordino.flower.consortium import Coordinator
 from sordino.flower.flower_commands import CommandFailed
+from sordino.flower.flower_processes import make_node_arguments
+from sordino.flower.guard import FOLDER
 from sordino.flower.logs import JsonLog
 from sordino.flower.messages import request_message
 from sordino.flower.services import CoordinatorService
@@ -143,6 +147,25 @@ def test_copies_that_a_program_left_beside_kept_uploads_silence_nobody(client) -
         (answers / f"{name}.safetensors").write_bytes(b"not an upload")
     assert client.store.rounds_kept == [0]
     client.upload(1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["it's", "a b", "x = 1 #", "{y}$HOME %20", "ü ñ", "a\\b", "a\nb", "\N{SNOWMAN}\U0001f600"],
+)
+def test_a_node_is_told_of_the_very_folder_whatever_its_name(tmp_path, name) -> None:
+    """With letters beyond 16 bits, Flower's SuperNode ended each time it was started."""
+    store = agreed(tmp_path / name, 0, plan(), superlink="127.0.0.1:1")
+    arguments = make_node_arguments(store, 1, insecure=True, secret=tmp_path)
+    [settings] = [one for one in arguments if one.startswith(FOLDER)]
+    assert parse_config_args([settings]) == {FOLDER: str(tmp_path / name)}
+
+
+def test_a_folder_whose_name_adds_a_setting_is_refused(tmp_path, capfd) -> None:
+    place = tmp_path / f'a" {FOLDER}="other'
+    agreed(place, 0, plan(), superlink="127.0.0.1:1")
+    assert sordino(["flower", "node", str(place), "--insecure"]) == 2
+    assert "no quotation mark" in capfd.readouterr().err
 
 
 # Words of a server that forge lines of a log, or move a terminal's cursor

@@ -31,14 +31,21 @@ from sordino.flower import (
     superlink_probe,
     supernode,
 )
+from sordino.flower.agreement import read_agreement
 from sordino.flower.certificates import (
     add_own_names,
     find_own_address,
+    require_name,
     write_certificates,
     write_key,
 )
 from sordino.flower.client_folder import holds_agreement
-from sordino.flower.consortium import Client, Coordinator, read_consortium
+from sordino.flower.consortium import (
+    Client,
+    Coordinator,
+    read_consortium,
+    refuse_other_terms,
+)
 from sordino.flower.logs import JsonLog
 from sordino.flower.node_supervisor import HEARTBEAT, SILENCE, NodeSupervisor
 from sordino.flower.services import CoordinatorService, SupervisedProcess
@@ -399,6 +406,21 @@ def test_where_a_coordinator_listens_and_reaches_itself(
     assert find_own_address(tmp_path, party) == join_address(own, 8000)
 
 
+def test_a_host_that_its_certificate_does_not_name_is_told_before_anything_is_started(
+    tmp_path, capfd
+) -> None:
+    """As when `up` was run once before the real name was written: every node was told not to trust it."""
+    write_certificates(tmp_path / "certificates", add_own_names(["192.0.2.1"]))
+    for host in ("fl.example.org", "192.0.2.2", "2001:db8::1"):
+        (tmp_path / "consortium.toml").write_text(f'[coordinator]\nhost = "{host}"\n')
+        assert sordino(["flower", "up", str(tmp_path)]) == 2
+        said = capfd.readouterr().err
+        assert host in said
+        assert "192.0.2.1, localhost, 127.0.0.1, ::1" in said
+    for host in ("192.0.2.1", "localhost", "::1"):
+        require_name(tmp_path / "certificates", host)
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_a_port_that_is_taken_on_ipv6_is_named() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
@@ -411,8 +433,43 @@ def test_a_port_that_is_taken_on_ipv6_is_named() -> None:
 def hospital(folder: Path, address: str) -> Client:
     write_certificates(folder, ["127.0.0.1"], days=365)
     write_key(folder / "node.key")
-    agreed(folder / "mine", 0, plan(), superlink=address)
-    return Client(client=0, superlink=address, port=free_port())
+    files = {"certificate": str(folder / "ca.crt"), "key": str(folder / "node.key")}
+    agreed(folder / "mine", 0, plan(), superlink=address, **files)
+    return Client(client=0, superlink=address, port=free_port(), seeded=True)
+
+
+@pytest.mark.parametrize(
+    ("entry", "agreed_to"),
+    [
+        ("epsilon = 2.0", "has None"),
+        ("delta = 1e-6", "has 1e-05"),
+        ('unit = "client"', "has 'record'"),
+        ('data = "other.npz"', "has None"),
+        ('certificate = "other.crt"', "ca.crt"),
+        ('key = "other.key"', "node.key"),
+        ('counter = "other.json"', "has None"),
+        ("client = 1", "has 0"),
+        ('superlink = "127.0.0.1:2"', "has '127.0.0.1:1'"),
+        ("seeded = false", "has True"),
+    ],
+)
+def test_a_file_that_says_other_things_than_the_agreement_is_not_gone_on_with(
+    tmp_path, capfd, entry, agreed_to
+) -> None:
+    """A smaller epsilon, written after the first start, was passed over without a word."""
+    hospital(tmp_path, "127.0.0.1:1")
+    lines = ["client = 0", 'superlink = "127.0.0.1:1"', "seeded = true"]
+    name = entry.partition(" ")[0]
+    kept = [line for line in lines if not line.startswith(name)]
+    (tmp_path / "consortium.toml").write_text("\n".join(["[client]", *kept, entry]))
+    assert sordino(["flower", "up", str(tmp_path)]) == 2
+    said = capfd.readouterr().err
+    assert f"has {name} = " in said
+    assert agreed_to in said
+    assert sordino(["flower", "doctor", str(tmp_path)]) == 1
+    assert "TROUBLE" in capfd.readouterr().out
+    (tmp_path / "consortium.toml").write_text("\n".join(["[client]", *lines]))
+    refuse_other_terms(*read_consortium(tmp_path), read_agreement(tmp_path / "mine"))
 
 
 def troubles(folder: Path, party: Client | Coordinator) -> dict[str, str]:
