@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import MISSING, fields
 from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ from sordino.flower.certificates import (
 )
 from sordino.flower.client_folder import holds_agreement
 from sordino.flower.consortium import (
+    PARTIES,
     Client,
     Coordinator,
     read_consortium,
@@ -57,6 +59,7 @@ from sordino.protocol import save_protocol
 from sordino.protocol.addresses import join_address
 from tests.flower.lab import free_port
 from tests.flower.local import agreed, plan
+from tests.support import REPOSITORY
 
 
 @pytest.fixture
@@ -428,6 +431,28 @@ def test_a_port_that_is_taken_on_ipv6_is_named() -> None:
         assert "another program has it" in doctor.examine_port("::1", port).trouble
         assert "another program has it" in doctor.examine_port("::", port).trouble
     assert doctor.examine_port("::1", port).trouble is None
+
+
+def test_the_documentation_lists_every_entry_with_its_default() -> None:
+    page = (REPOSITORY / "docs" / "flower.md").read_text()
+    lines = page.split("All that a `consortium.toml` may say")[1].split("\n\n")[1].splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+    found: dict[str, dict[str, str]] = {}
+    for table, entry, default, _ in rows:
+        if table:
+            found[table.strip("`[]")] = listed = {}
+        listed[entry.strip("`")] = default
+    assert list(found) == list(PARTIES)
+    for name, kind in PARTIES.items():
+        assert list(found[name]) == [field.name for field in fields(kind)]
+        for field in fields(kind):
+            said = found[name][field.name]
+            if field.default is MISSING:
+                assert said == "needed"
+            elif field.default is None:
+                assert "`" not in said
+            else:
+                assert said == f"`{json.dumps(field.default)}`"
 
 
 def hospital(folder: Path, address: str) -> Client:
