@@ -32,6 +32,7 @@ ROOMS = [
     "privacy",
     "mechanisms",
     "randomness",
+    "uniform_words",
     "protocol",
     "wiring",
 ]

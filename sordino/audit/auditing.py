@@ -23,9 +23,9 @@ from sordino.audit.fewest_contributions import leave_fewest, with_known_grid
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.kept_uploads import replay_kept_uploads
 from sordino.audit.lower_bounds import count_needed_trainings, find_equivalent_mu, predict_mu_bound
+from sordino.audit.noise_report import noise_report
 from sordino.audit.observation import BATCHES, find_given_observation, more_than_seen
 from sordino.audit.real_game import CanaryGame
-from sordino.audit.replay import noise_report
 from sordino.audit.verdict import Claim, Finding, judge_scores
 from sordino.audit.worst_cases.noisy_step_pair import COMPANY
 from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses

@@ -19,8 +19,9 @@ import numpy as np
 from sordino.audit.engine_differences import Compared, EngineSample, compare_sample
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.noise.residual_tests import ResidualReport
+from sordino.audit.noise_report import noise_report, shows_noise
 from sordino.audit.repeated_work import TableWork
-from sordino.audit.replay import Replay, noise_report, shows_noise
+from sordino.audit.replay import Replay
 from sordino.audit.round_table import RoundTable, observe_singles, select_row
 from sordino.audit.worst_cases.synthetic_losses import convert_for_kernel, make_synthetic_kernel
 from sordino.engines.compiled import Kernel, KernelRefusal, NativeEngine, kernel_for

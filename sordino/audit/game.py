@@ -21,9 +21,10 @@ import torch
 
 from sordino.audit.adversaries.likelihood_ratio import Adversary
 from sordino.audit.adversaries.step_ratio import LotAdversary, StepAdversary
+from sordino.audit.noise_report import shows_noise
 from sordino.audit.observation import colluders_of, find_given_observation
 from sordino.audit.repeated_work import TableWork
-from sordino.audit.replay import Replay, shows_noise
+from sordino.audit.replay import Replay
 from sordino.audit.round_table import RoundTable, observe_trainings
 from sordino.audit.worst_cases.neighbours import Pair, remove_noise
 from sordino.audit.worst_cases.noisy_step_pair import StepPair

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from sordino.audit.noise.residual_tests import ResidualReport
+from sordino.audit.noise_report import noise_report
 from sordino.audit.repeated_work import SingleWork
-from sordino.audit.replay import Replay, noise_report
+from sordino.audit.replay import Replay
 from sordino.audit.round_table import RoundTable
 from sordino.engines.compiled import Kernel, KernelRefusal, kernel_for
 from sordino.federation.complete_protocol import DataSource, ModelSource

@@ -18,9 +18,10 @@ from sordino.audit.adversaries.canary_steps import CanarySteps
 from sordino.audit.adversaries.likelihood_ratio import Adversary
 from sordino.audit.canaries.canary_records import make_canary
 from sordino.audit.game import RESIDUALS, Chunk, ChunkScores, Scorer, chunks_of, unit_vector
+from sordino.audit.noise_report import shows_noise
 from sordino.audit.observation import find_given_observation
 from sordino.audit.repeated_work import SingleWork
-from sordino.audit.replay import Replay, shows_noise
+from sordino.audit.replay import Replay
 from sordino.audit.round_table import RoundTable, observe_singles, observe_training
 from sordino.audit.worst_cases.neighbours import (
     Pair,

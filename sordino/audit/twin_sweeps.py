@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from sordino.audit.twins import Replaced, distance_bounds, train_twins, twins
+from sordino.audit.twin_distances import distance_bounds
+from sordino.audit.twins import Replaced, train_twins, twins
 from sordino.data import load_data
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.setup import prepare

@@ -16,7 +16,7 @@ from sordino.engines.run_folders import (
     model_digest,
     opened_for,
 )
-from sordino.engines.train_one import take_up_run
+from sordino.engines.run_lifecycle import take_up_run
 from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import ModelSource
 from sordino.federation.setup import Setup

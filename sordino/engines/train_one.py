@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sordino.engines.choice import Chosen, SuperLink, check_engine, choose
 from sordino.engines.run_folders import (
-    create_folder,
-    discard_unstarted,
-    end_run,
     make_folder,
-    recover_cut_line,
-    refuse_changed,
-    run_facts,
 )
+from sordino.engines.run_lifecycle import resume_run, start_run
 from sordino.engines.run_options import (
     Listener,
     RunOptions,
@@ -27,26 +22,17 @@ from sordino.engines.run_options import (
     ignore_start,
 )
 from sordino.federation.complete_protocol import DataSource, ModelSource, resolved
-from sordino.federation.processors import check_device, worker_count
-from sordino.federation.round import refuse_unplayable
-from sordino.federation.round_metrics import finite, ignore_metrics
+from sordino.federation.processors import check_device
+from sordino.federation.round_metrics import ignore_metrics
 from sordino.federation.setup import Begun, Setup, prepare
-from sordino.federation.state import State, first_state
-from sordino.federation.store.files import hold_lock
 from sordino.federation.store.run import Run
-from sordino.federation.store.run_folder import RunFolder, refuse_filled
+from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.signatures import (
     name_signer,
     read_private_key,
     refuse_unsigned,
     sign_run,
 )
-from sordino.federation.store.upload_archive import open_archive
-from sordino.federation.training import ScoringEngine, Training, TrainingLimits, TrainingOptions
-from sordino.privacy.ledger import Ledger, read_ledger
-from sordino.privacy.ledger_lines import Event, RoundCharged
-from sordino.privacy.participation_caps import find_capped_rounds
-from sordino.privacy.spending import BudgetExceeded, find_affordable_rounds, find_repeated_rounds
 from sordino.protocol import InvalidValue, Protocol, ProtocolSource, UserError, accept_protocol
 from sordino.wiring import ask_above
 
@@ -148,56 +134,6 @@ def train(
     return close_run(finished, key, report)
 
 
-def start_run(
-    setup: Setup,
-    choice: Chosen,
-    folder: str | Path | None,
-    options: RunOptions,
-    watch: Watch,
-    *,
-    model: ModelSource | None = None,
-) -> Run:
-    """Makes the folder of a new run and trains it.
-
-    Args:
-        setup: The federation.
-        choice: The engine.
-        folder: Where the run is kept; None for a new folder.
-        options: How it is trained.
-        watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was handed over in Python.
-
-    Returns:
-        The run that has ended.
-
-    Raises:
-        BudgetExceeded: The budget affords not one round; nothing was written.
-    """
-    # A budget that affords nothing is refused before anything is written, and so is a kind that
-    # no round can be played with.
-    refuse_unplayable(setup.protocol)
-    limits = limits_of(setup, ())
-    workers = worker_count(options.workers, options.device)
-    facts = run_facts(
-        setup, choice, workers, options.device, options.evaluate_every, options.keep_uploads
-    )
-    if options.signer:
-        facts["signer"] = options.signer
-    path = make_folder(folder, setup.protocol)
-    with hold_lock(path):
-        # Before the rest: what is discarded on an interruption must be the run's own.
-        refuse_filled(path)
-        try:
-            run_folder = create_folder(path, setup, facts)
-            state = first_state(setup)
-            return train_to_end(
-                setup, run_folder, state, limits, choice, options, watch, model=model
-            )
-        except KeyboardInterrupt:
-            discard_unstarted(path)
-            raise
-
-
 def resume(
     folder: str | Path,
     *,
@@ -261,44 +197,6 @@ def resume(
     return close_run(finished, key, report)
 
 
-def resume_run(
-    run_folder: RunFolder,
-    prepare_engine: Callable[[Protocol], tuple[Setup, Chosen]],
-    options: RunOptions,
-    watch: Watch,
-    *,
-    model: ModelSource | None = None,
-    patience: float = 0.0,
-) -> Run:
-    """Takes up a run where its checkpoint left it.
-
-    Args:
-        run_folder: Folder of the run, which knows how often it is scored and what it keeps.
-        prepare_engine: Makes the protocol concrete and chooses an engine.
-        options: Its workers, its device, and who signs it.
-        watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was handed over in Python.
-        patience: Seconds for which another process may still hold the run.
-
-    Returns:
-        The run that has ended.
-
-    Raises:
-        UserError: The run has ended, or something in it was changed.
-    """
-    with hold_lock(run_folder.path, patience=patience):
-        protocol = run_folder.protocol()
-        status = run_folder.facts()["status"]
-        if status != "unfinished":
-            raise UserError(f"{run_folder.path} is {status}: there is nothing left to run.")
-        refuse_unplayable(protocol)
-        setup, choice = prepare_engine(protocol)
-        state, limits = take_up_run(setup, run_folder, choice, options.device, watch.on_message)
-        if options.signer:
-            run_folder.note(signer=options.signer)
-        return train_to_end(setup, run_folder, state, limits, choice, options, watch, model=model)
-
-
 def close_run(run: Run, key: Ed25519PrivateKey | None, report: bool) -> Run:
     """Signs a run that has ended, and writes its report.
 
@@ -325,147 +223,6 @@ def report_run(run: Run) -> None:
     """
     # Asked for here: a run without a report need not wait for the libraries that draw one.
     ask_above("write_final_report")(run, lambda text: warnings.warn(text, stacklevel=5))
-
-
-def take_up_run(
-    setup: Setup,
-    run_folder: RunFolder,
-    choice: Chosen,
-    device: str,
-    on_message: Callable[[str], None] = ignore_message,
-) -> tuple[State, TrainingLimits]:
-    """Returns where an unfinished run goes on, and how far it may go.
-
-    Args:
-        setup: The federation.
-        run_folder: Folder of the run.
-        choice: The engine.
-        device: Device of the engine.
-        on_message: Called if the newest checkpoint was damaged.
-
-    Raises:
-        UserError: Something is not as it was.
-        BudgetExceeded: There is no model yet, and not one round fits.
-    """
-    state, message = run_folder.load_checkpoint()
-    if message:
-        on_message(message)
-    if state is None:
-        state = first_state(setup)
-    refuse_changed(run_folder, setup, state, choice, device)
-    limits = limits_of(setup, read_ledger(run_folder.ledger_path).events, state.round)
-    recover_cut_line(setup, run_folder, state, limits.rounds)
-    # A line that was cut short may have been a charge, which leaves less.
-    return state, limits_of(setup, read_ledger(run_folder.ledger_path).events, state.round)
-
-
-def train_to_end(
-    setup: Setup,
-    run_folder: RunFolder,
-    state: State,
-    limits: TrainingLimits,
-    choice: Chosen,
-    options: RunOptions,
-    watch: Watch,
-    *,
-    model: ModelSource | None,
-) -> Run:
-    """Plays the rounds that are left and writes down how the run ended.
-
-    Args:
-        setup: The federation.
-        run_folder: Folder of the run, which says how often it is scored and what it keeps.
-        state: Where it goes on.
-        limits: How far it may go.
-        choice: The engine.
-        options: Its workers and its device.
-        watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was handed over in Python.
-
-    Returns:
-        The run that has ended.
-    """
-    run_folder.cut_metrics(state.round)
-    with (
-        choice.start(setup, workers=options.workers, device=options.device) as engine,
-        Ledger.resume(run_folder.ledger_path) as ledger,
-    ):
-        watch.on_start(setup, run_folder.path)
-        facts = run_folder.facts()
-        if facts["evaluate_every"] > 0 and "start_loss" not in facts:
-            run_folder.note(**score_start(setup, engine))
-        archive = open_archive(
-            run_folder.path,
-            rounds=limits.rounds,
-            # Runs of earlier versions kept none.
-            every=facts.get("keep_uploads", 0),
-            channel=setup.protocol.channel,
-        )
-        training = Training(
-            setup,
-            run_folder,
-            ledger,
-            state,
-            limits=limits,
-            options=TrainingOptions(
-                evaluate_every=facts["evaluate_every"], on_round=watch.on_round, archive=archive
-            ),
-        )
-        training.run(engine)
-    return end_run(setup, run_folder, training.state, training.status, model)
-
-
-def score_start(setup: Setup, engine: ScoringEngine) -> dict[str, float | None]:
-    """Returns how good the model is before training, for run.json.
-
-    Args:
-        setup: The federation.
-        engine: Scores the model.
-    """
-    found = engine.score(setup.initial_weights())
-    accuracy = found.correct / found.count if setup.classification else None
-    return {"start_loss": finite(found.loss / found.count), "start_accuracy": accuracy}
-
-
-def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> TrainingLimits:
-    """Returns how far the budgets of the protocol let the run go, given what was charged twice.
-
-    Args:
-        setup: The federation.
-        events: The ledger so far.
-        done: How many rounds are over.
-
-    Returns:
-        How many rounds there are, at least those that are over, and how many rounds each client
-        may take part in.
-
-    Raises:
-        BudgetExceeded: There is no model yet, and not one round fits.
-    """
-    protocol = setup.protocol
-    sizes = setup.sizes.tolist()
-    caps = {}
-    for own in protocol.client:
-        # A client pays for the rounds that it took part in, and for no other.
-        charged = [
-            event
-            for event in events
-            if not isinstance(event, RoundCharged) or own.id in event.clients
-        ]
-        caps[own.id] = find_capped_rounds(
-            protocol, own, sizes[own.id], tuple(find_repeated_rounds(charged, done))
-        )
-    budget = protocol.privacy.budget
-    if budget is None:
-        return TrainingLimits(rounds=protocol.rounds, caps=caps)
-    reach = find_affordable_rounds(
-        protocol, budget, repeated=find_repeated_rounds(events, done), sizes=sizes
-    )
-    if reach.rounds == 0 and done == 0:
-        raise BudgetExceeded(reach.message)
-    # A run that was killed after the last round that it could afford has its model and ends with
-    # it.
-    return TrainingLimits(rounds=max(reach.rounds, done), caps=caps)
 
 
 def resolved_names(

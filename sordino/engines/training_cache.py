@@ -10,7 +10,7 @@ from torch import nn
 
 from sordino.data import Dataset
 from sordino.engines.compiled import Kernel, kernel_for, refuse_protocol
-from sordino.engines.train_one import limits_of
+from sordino.engines.run_lifecycle import limits_of
 from sordino.federation.complete_protocol import ModelSource
 from sordino.federation.record_tensors import Loaded, loaded
 from sordino.federation.setup import Setup

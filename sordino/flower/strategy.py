@@ -14,14 +14,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from sordino.engines.choice import SuperLink
+from sordino.engines.run_lifecycle import resume_run, start_run
 from sordino.engines.run_options import RunOptions, Watch
-from sordino.engines.train_one import (
-    checked_every,
-    report_run,
-    resume_run,
-    scored_every,
-    start_run,
-)
+from sordino.engines.train_one import checked_every, report_run, scored_every
 from sordino.federation.setup import Setup, prepare
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder

@@ -43,7 +43,8 @@ from sordino.mechanisms.mechanism import MECHANISMS, Mechanism, NoisePrice
 from sordino.protocol import Custom
 from sordino.protocol.data_entries import require_dimension
 from sordino.protocol.errors import UserError
-from sordino.randomness import Stream, unit_interval
+from sordino.randomness import Stream
+from sordino.uniform_words import unit_interval
 
 CELLS = 256  # of the density that an attack uses
 GRID_RATIO = 1.02

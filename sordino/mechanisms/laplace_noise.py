@@ -24,7 +24,8 @@ from sordino.mechanisms.mechanism import (
 from sordino.mechanisms.noise_law import Law
 from sordino.protocol import InvalidValue, Laplace, Noise
 from sordino.protocol.data_entries import require_dimension
-from sordino.randomness import Stream, unit_interval
+from sordino.randomness import Stream
+from sordino.uniform_words import unit_interval
 
 _TERMS = 18  # of a series whose terms fall at least as fast as 0.5^k / k!
 

@@ -17,7 +17,8 @@ from sordino.mechanisms.noise_law import Law
 from sordino.mechanisms.staircase_density import StaircaseDensity
 from sordino.protocol import InvalidValue, Noise, Staircase
 from sordino.protocol.data_entries import require_dimension
-from sordino.randomness import Stream, unit_interval
+from sordino.randomness import Stream
+from sordino.uniform_words import unit_interval
 
 STEEPEST = 700.0  # largest step of a staircase: e^step is still a number
 # A staircase is made this much wider than the longest move, so that rounding cannot narrow it.

@@ -7,7 +7,7 @@ Statements that the bounds rest on are in docs/theory.md.
     dp_events            the same question as an event of dp_accounting
     bounds/              the question and one provider a file; `providers` is the whole list,
                          `best_bound` the smallest, `priced_view` whose bound a view gets
-    upload_sensitivity   how far one upload can move, round by round
+    upload_sensitivity   how far one upload can move, round by round; `similar_rounds` joins rounds
     noise_releases       curves of releases under any noise, composed over rounds
     own_noise, participation_caps    clients with noise and budgets to themselves
     guarantee, ledger    a curve with all that gives it meaning; what was spent, on disk

@@ -14,7 +14,8 @@ import numpy as np
 
 from sordino.mechanisms import NoisePrice, mechanism_of
 from sordino.privacy.curves.renyi import ORDERS, RenyiCurve
-from sordino.privacy.upload_sensitivity import largest_move, nearly_equal
+from sordino.privacy.similar_rounds import nearly_equal
+from sordino.privacy.upload_sensitivity import largest_move
 from sordino.protocol import Noise, Protocol, noisy_steps_of
 
 _ORDERS = np.array(ORDERS)

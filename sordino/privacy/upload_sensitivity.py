@@ -5,7 +5,6 @@ It says how far an upload moves when the unit is replaced, and how a round moves
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -89,54 +88,6 @@ def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray,
         return np.zeros(1, dtype=np.int64), np.array([len(rounds)])
     found, counts = np.unique(rounds, return_counts=True)
     return found, counts
-
-
-def nearly_equal(
-    shifts: np.ndarray, counts: np.ndarray, *, slack: float = 1e-7
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns thousands of rounds as hundreds.
-
-    Rounds of nearly the same size are all priced as the largest of them, entry by entry.
-
-    Args:
-        shifts: Shifts of the rounds, a round a row.
-        counts: How often each occurs.
-        slack: Every group raises the sum of the squared shifts by at most this share of it, so that
-            only rounds that hardly matter are joined.
-
-    Example:
-        >>> rows, counts = nearly_equal(1 / np.arange(1, 10001)[:, None], np.ones(10000, dtype=int))
-        >>> len(rows) < 1000, int(counts.sum())
-        (True, 10000)
-        >>> bool(np.dot(counts, rows[:, 0] ** 2) < 1.0001 * np.pi**2 / 6)
-        True
-    """
-    # Sorted, a group of neighbours is a group of nearly equal rounds.
-    order = np.argsort(-shifts.max(axis=1), kind="stable")
-    rows = shifts[order]
-    often = counts[order]
-    largest = rows.max(axis=1) ** 2
-    upto = np.append(0, np.cumsum(often))
-    summed = np.append(0.0, np.cumsum(often * largest))
-    allowed = slack * float(summed[-1])
-    starts = [0]
-    while starts[-1] < len(rows):
-        start = starts[-1]
-
-        def raised(end: int, start: int = start) -> float:
-            """Returns by how much a group raises the sum of the squared shifts.
-
-            Args:
-                end: The first round behind the group.
-                start: The first round of the group.
-            """
-            excess: float = largest[start] * (upto[end] - upto[start]) - (
-                summed[end] - summed[start]
-            )
-            return excess
-
-        starts.append(bisect_right(range(len(rows) + 1), allowed, lo=start + 1, key=raised) - 1)
-    return np.maximum.reduceat(rows, starts[:-1], axis=0), np.add.reduceat(often, starts[:-1])
 
 
 def rates_of_rounds(protocol: Protocol, rounds: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sordino.audit.game import WorstCaseGame, play_all
 from sordino.audit.lower_bounds import Scores
-from sordino.audit.replay import noise_report
+from sordino.audit.noise_report import noise_report
 from sordino.audit.verdict import Claim, Finding, judge_scores
 from sordino.engines import table_engine, torch_engine
 from sordino.engines.row_clients import RowClients

@@ -42,6 +42,7 @@ from sordino import (
     UserError,
     train,
 )
+from sordino.audit.twin_distances import distance_bounds
 from sordino.audit.twin_sweeps import (
     SWEEPS,
     Sensitivity,
@@ -49,15 +50,7 @@ from sordino.audit.twin_sweeps import (
     measure_sensitivity,
     sweep_key,
 )
-from sordino.audit.twins import (
-    Replaced,
-    Twins,
-    distance_bounds,
-    draw_cohorts,
-    play_models,
-    train_twins,
-    twins,
-)
+from sordino.audit.twins import Replaced, Twins, draw_cohorts, play_models, train_twins, twins
 from sordino.cli.sensitivity_command import run_sensitivity
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.attendance import participants

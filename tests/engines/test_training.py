@@ -19,7 +19,7 @@ from sordino import (
     UserError,
     train,
 )
-from sordino.engines import train_one
+from sordino.engines import run_lifecycle
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.attendance import participants
 from sordino.federation.client import ClientWork
@@ -330,7 +330,7 @@ def test_an_interruption_before_a_run_begins_leaves_what_was_in_the_folder(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_one, "create_folder", interrupted)
+    monkeypatch.setattr(run_lifecycle, "create_folder", interrupted)
     with pytest.raises((UserError, KeyboardInterrupt)):
         trained(tmp_path, "mine", toy_protocol())
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "three years"

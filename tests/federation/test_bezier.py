@@ -33,7 +33,8 @@ from sordino.papers.applied import published_bounds
 from sordino.privacy.certify import certify
 from sordino.privacy.upload_sensitivity import price_uploads
 from sordino.protocol import ClientBudget, Protocol
-from sordino.randomness import Key, Purpose, unit_interval
+from sordino.randomness import Key, Purpose
+from sordino.uniform_words import unit_interval
 from tests.audit.pairs import linear_pair
 from tests.support import toy_dataset, toy_protocol
 

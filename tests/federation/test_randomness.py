@@ -11,15 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sordino.randomness import (
-    LANES,
-    Key,
-    Purpose,
-    Stream,
-    scale_words,
-    sine_half_turn,
-    unit_interval,
-)
+from sordino.randomness import LANES, Key, Purpose, Stream
+from sordino.uniform_words import scale_words, sine_half_turn, unit_interval
 
 # RFC 8439, appendix A.1, test vector 1: all-zero key and nonce, block counter 0; and section 2.3.2 has counter 1.
 RFC_ZERO_BLOCK = bytes.fromhex(

@@ -11,7 +11,8 @@ from scipy.optimize import minimize
 
 from sordino import train
 from sordino.audit.lower_bounds import measure_error_rates
-from sordino.audit.twins import distance_bounds, train_twins, twins
+from sordino.audit.twin_distances import distance_bounds
+from sordino.audit.twins import train_twins, twins
 from sordino.federation.setup import prepare
 from sordino.federation.store.upload_archive import read_round
 from sordino.privacy.amplification.bounded_domain import last_iterate_bounded

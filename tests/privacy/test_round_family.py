@@ -12,7 +12,7 @@ from sordino.privacy.amplification.cohorts import Cohort, first_use, round_curve
 from sordino.privacy.curves.mixtures import GaussianMixtureCurve, compose_mixtures
 from sordino.privacy.curves.round_family import RoundFamily
 from sordino.privacy.noise_releases import price_of, releases_curve
-from sordino.privacy.upload_sensitivity import nearly_equal
+from sordino.privacy.similar_rounds import nearly_equal
 from sordino.protocol import Laplace, Staircase
 
 EPSILONS = (0.0005, 0.003, 0.05, 0.5, 2.0, 6.0)

@@ -24,7 +24,7 @@ from sordino.audit.round_table import RoundTable
 from sordino.federation.aggregation.joining import weigh_clients
 from sordino.federation.setup import Setup
 from sordino.mechanisms import mechanism_of
-from sordino.privacy.bounds.central import find_denominator, server_noise
+from sordino.privacy.bounds.central_cohorts import find_denominator, server_noise
 from sordino.privacy.bounds.question import Observation
 from sordino.privacy.sensitivity import later_products
 from sordino.protocol import Noise, Protocol, View

@@ -20,7 +20,8 @@ from sordino.federation.setup import Setup
 from sordino.models.flat import FlatModel
 from sordino.models.task_losses import Loss, module_loss
 from sordino.protocol import ModeConnectivity, UserError
-from sordino.randomness import Purpose, Stream, unit_interval
+from sordino.randomness import Purpose, Stream
+from sordino.uniform_words import unit_interval
 
 Point = tuple[float, float, float]  # how much of w_1, theta and w_2 is in a point of the path
 

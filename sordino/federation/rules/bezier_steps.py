@@ -11,7 +11,8 @@ from sordino.federation.rules.clipped_steps import take_clipped_steps
 from sordino.federation.rules.local_training import LOCAL_RULES, Assignment, LocalResult, Worker
 from sordino.federation.setup import Setup
 from sordino.protocol import Bezier
-from sordino.randomness import Purpose, unit_interval
+from sordino.randomness import Purpose
+from sordino.uniform_words import unit_interval
 
 
 @LOCAL_RULES.register(Bezier)

@@ -39,7 +39,7 @@ from sordino.privacy.curves.loss_direction import (
 )
 from sordino.privacy.curves.loss_distributions import LossCurve
 from sordino.privacy.curves.roots import bracket_root
-from sordino.privacy.upload_sensitivity import nearly_equal
+from sordino.privacy.similar_rounds import nearly_equal
 
 # Mu of a round above which a draw hides next to nothing, and grids grow.
 STRONGEST = 25.0

@@ -19,7 +19,7 @@ from sordino.privacy.bounds.question import Bound, Protection, Provider, Questio
 from sordino.privacy.curves.gaussian_curve import NOTHING
 from sordino.privacy.guarantee import round_up
 from sordino.privacy.noise_releases import dimension_of, price_of, releases_curve
-from sordino.privacy.upload_sensitivity import nearly_equal
+from sordino.privacy.similar_rounds import nearly_equal
 from sordino.protocol import Laplace, Noise, Registry, UserError
 
 # An event of dp_accounting for one coordinate of a noise that moves by a shift.
