@@ -1,4 +1,4 @@
-"""Describes the subject of an audit, a plan or a finished run, and the promise about it."""
+"""Describes the subject of an audit, a plan or a finished run, and the guarantee about it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Subject:
         run: The folder of the run; None for a plan.
         engine: The engine that trained the run; None for a plan, which either engine can train.
         data_digest: Digest of real data, if a canary is put among them.
-        notes: What must be said with every promise about the run.
+        notes: What must be said with every guarantee about the run.
     """
 
     protocol: Protocol

@@ -1,6 +1,6 @@
 """The federation that a server of secure sums may be left with: the fewest who open a sum.
 
-A promise before a run counts on no more contributions than the threshold, so it is audited with
+A guarantee before a run counts on no more contributions than the threshold, so it is audited with
 exactly as many clients.
 """
 
@@ -18,7 +18,7 @@ FEW_PARAMETERS = 2
 def leave_fewest(
     protocol: Protocol, view: View, sizes: Sequence[int] | None
 ) -> tuple[Protocol, tuple[int, ...] | None]:
-    """Returns the federation with as few clients as the promise for a view counts on.
+    """Returns the federation with as few clients as the guarantee for a view counts on.
 
     Args:
         protocol: The protocol that is audited.

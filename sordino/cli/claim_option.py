@@ -30,12 +30,12 @@ def read_claim(text: str, view: View, unit: str) -> Claim:
     """
     from sordino.audit.verdict import Claim
 
-    name, colon, promise = text.partition(":")
+    name, colon, claimed = text.partition(":")
     if not colon:
         name, _, value = text.partition("=")
-        promise = f"mu={value}"
+        claimed = f"mu={value}"
     numbers = {}
-    for part in promise.split(","):
+    for part in claimed.split(","):
         key, _, value = part.partition("=")
         numbers[key.strip()] = _read_number(value)
     complete = set(numbers) in FORMS

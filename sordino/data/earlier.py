@@ -82,7 +82,7 @@ def read_test_part(facts: Mapping[str, Any]) -> str | None:
 
 
 def division_notes(protocol: Protocol, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns a note for promises about a run whose labels may have divided its own data.
+    """Returns a note for guarantees about a run whose labels may have divided its own data.
 
     Runs of this version note whose records they are scored on. Published sets are divided by labels
     that everybody knows, and data that were handed over in Python are not divided.

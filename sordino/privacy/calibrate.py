@@ -24,7 +24,7 @@ class Calibration:
             multiplier for the rule noisy-sgd.
         value: Its value.
         protocol: The protocol with that noise.
-        guarantee: What it then promises.
+        guarantee: The guarantee with that noise.
         target: What was asked for, such as {"epsilon": 4.0, "delta": 1e-5}.
         achieved: The same quantity as certified with the noise found; never past the target.
 

@@ -50,7 +50,7 @@ class Guarantee:
         curve: The bound itself, for noise as it is drawn.
         derivation: How it comes about, line by line, with theorem numbers.
         unconditional: The smallest bound that needs nothing vouched for, where this one does.
-        notes: What the promise is about, where a simulation makes it less than it seems.
+        notes: What the guarantee is about, where a simulation makes it less than it seems.
         sees: What the adversary sees, in words; left out: what the view says.
 
     Example:

@@ -16,7 +16,7 @@ from sordino.protocol import ClientBudget, Noise, Protocol, View
 
 @dataclass(frozen=True, kw_only=True)
 class ClientPrice:
-    """A client's own noise, and what it promises.
+    """A client's own noise, and the guarantee that it gives.
 
     Attributes:
         budget: The client's, as the file has it.

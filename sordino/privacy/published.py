@@ -1,7 +1,7 @@
-"""What of a run may be shown beside its promise, and what has to stay apart.
+"""What of a run may be shown beside its guarantee, and what has to stay apart.
 
-A promise about the last model says nothing about the models before it, nor about their scores. A
-promise that counts on a hidden draw of clients is void for a reader who learns the draw.
+A guarantee about the last model says nothing about the models before it, nor about their scores. A
+guarantee that counts on a hidden draw of clients is void for a reader who learns the draw.
 Both are left out of everything that is made to be passed on: the report, metrics.jsonl, the sinks
 of `--log`. The whole rows stay in the run's folder, under private/.
 """
@@ -31,8 +31,8 @@ class Withheld:
     """The metrics left out of everything that is published about a run.
 
     Attributes:
-        scores: The scores of all rounds but the last, since the promise is about the last model.
-        draw: Who took part and how many did, since the promise counts on nobody knowing.
+        scores: The scores of all rounds but the last, since the guarantee is about the last model.
+        draw: Who took part and how many did, since the guarantee counts on nobody knowing.
     """
 
     scores: bool = False

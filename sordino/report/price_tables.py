@@ -155,7 +155,7 @@ def count_units(protocol: Protocol, unit: str, sizes: Sequence[int] | None) -> i
 
 
 def depends_on_unstated_sizes(protocol: Protocol, unit: str) -> bool:
-    """Returns whether a promise could be smaller if the clients' sizes were known.
+    """Returns whether a guarantee could be smaller if the clients' sizes were known.
 
     Args:
         protocol: The protocol to price.

@@ -25,7 +25,7 @@ from sordino.privacy.spending import (
     collect_histories,
     find_missing_clients,
 )
-from sordino.privacy.spending import certify_run as promised_by
+from sordino.privacy.spending import certify_run
 from sordino.protocol import ClientBudget, Protocol, View, all_views
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _price_events(
     sizes: tuple[int, ...],
 ) -> Guarantee:
     view, unit, delta = headline
-    return promised_by(protocol, events, view, unit, delta=delta, sizes=sizes)
+    return certify_run(protocol, events, view, unit, delta=delta, sizes=sizes)
 
 
 def price_clients_by_view(
@@ -331,7 +331,7 @@ def price_while_running(begun: Begun, folder: Path) -> Callable[[int], float]:
         # Unless a client was missing, the plan is the worst case already.
         if not find_missing_clients(paid):
             return epsilon
-        realised_price = promised_by(protocol, paid, view, unit, delta=delta, sizes=sizes)
+        realised_price = certify_run(protocol, paid, view, unit, delta=delta, sizes=sizes)
         # A missing client may change the noise of a mean, so the larger of both prices holds.
         return max(epsilon, realised_price.epsilon(delta))
 

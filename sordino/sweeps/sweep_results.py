@@ -188,7 +188,7 @@ def summarize_rows(rows: Sequence[SweepRow], score: str) -> SettingSummary:
         settings=rows[0].settings,
         mean=statistics.fmean(scores) if scores else math.nan,
         spread=statistics.stdev(scores) if len(scores) > 1 else math.nan,
-        # The largest: a setting promises only what all of its runs keep.
+        # The largest: a setting guarantees only what all of its runs keep.
         epsilon=max(spent, default=math.nan),
         runs=len(scores),
         ended_early=sum(row.status != "finished" for row in rows),

@@ -61,7 +61,7 @@ class CanaryAnswer:
     """Holds what one training showed: a lower bound from records, or an estimate from clients.
 
     Attributes:
-        certified: The promise.
+        certified: The guarantee.
         result: The finding or the estimate.
         folder: Where it is kept.
         run: The run that was audited, if it was one.

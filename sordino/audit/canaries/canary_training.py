@@ -176,7 +176,7 @@ def audit_with_records(
 
     Args:
         setup: The federation with its data.
-        certified: The bound that is promised.
+        certified: The guarantee.
         options: How the training runs.
         kind: How canaries are made.
 

@@ -111,7 +111,7 @@ class Trained:
     def guarantee(
         self, view: View | str = View.SERVER, unit: str = "record", *, delta: float = 1e-5
     ) -> Guarantee:
-        """Returns what was promised, by the rounds that the ledger says were paid for.
+        """Returns the guarantee of the run, by the rounds that the ledger says were paid for.
 
         Args:
             view: The adversary's view.
@@ -140,17 +140,17 @@ class Trained:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said with every promise about this training, beside the protocol's notes."""
+        """What must be said with every guarantee about this training, beside the protocol's notes."""
         return division_notes(self.protocol, self.facts)
 
     def noted(self, guarantee: Guarantee) -> Guarantee:
-        """Returns a promise about this training with what must be said with it.
+        """Returns a guarantee about this training with what must be said with it.
 
         Args:
-            guarantee: The promise.
+            guarantee: The guarantee.
 
         Returns:
-            The same promise with more notes.
+            The same guarantee with more notes.
         """
         return replace(guarantee, notes=(*guarantee.notes, *self.notes))
 

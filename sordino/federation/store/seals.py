@@ -25,7 +25,7 @@ from sordino.privacy.ledger_lines import Opened, Sealed
 from sordino.protocol.documents import to_json_value
 from sordino.protocol.errors import Changed
 
-# Entries of run.json that a promise, a price or a figure of the report follows from, besides
+# Entries of run.json that a guarantee, a price or a figure of the report follows from, besides
 # `sizes`, `data_digest` and the status.
 SEALED_FACTS = (
     "baseline",
@@ -36,7 +36,7 @@ SEALED_FACTS = (
     "outputs",
     "parameters",
 )
-# Those that say whether its scores are covered by its promise.
+# Those that say whether its scores are covered by its guarantee.
 SCORED_FACTS = ("tested_on", "test_records")
 
 Result = Literal["whole", "changed", "not checked"]

@@ -97,7 +97,7 @@ def price_client(question: Question, alone: Protocol, cap: int, records: int | N
         certain = replace(alone, participation=Everyone())
         found.append(certify_alone(certain, question.unit, tuple(range(cap)), records))
     least = min(found, key=lambda guarantee: guarantee.epsilon(1e-5))
-    # A client alone has no partition; what the federation's says of every promise stays.
+    # A client alone has no partition; what the federation's says of every guarantee stays.
     return replace(least, notes=notes_on(question.protocol))
 
 

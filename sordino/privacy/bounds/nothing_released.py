@@ -19,7 +19,7 @@ def applies_to(question: Question) -> bool:
     return len(question.rounds) == 0
 
 
-def promise_everything(question: Question) -> Iterator[Bound]:
+def bound_by_nothing(question: Question) -> Iterator[Bound]:
     """Yields the bound that holds where nothing is seen.
 
     Args:
@@ -30,4 +30,4 @@ def promise_everything(question: Question) -> Iterator[Bound]:
     )
 
 
-NOTHING_RELEASED = Provider(applies=applies_to, bounds=promise_everything, observes=observe_models)
+NOTHING_RELEASED = Provider(applies=applies_to, bounds=bound_by_nothing, observes=observe_models)

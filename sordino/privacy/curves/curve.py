@@ -1,4 +1,4 @@
-"""A privacy curve: everything one promise says, in whichever notion of privacy it is asked for.
+"""A privacy curve: everything that one bound says, in whichever notion of privacy it is asked for.
 
 Every curve is an upper bound, so every answer errs on the safe side: epsilon, delta and Rényi
 divergences are rounded up, beta is rounded down. Curves compose with one another; the result is of
