@@ -341,7 +341,7 @@ def show_noise_search(setting: Setting) -> None:
     if second.button("Find the noise", type="primary", width="stretch"):
         place = st.empty()
         began = time.monotonic()
-        future = worker.request(results.calibrate_setting, wanted)
+        future = worker.request(results.meet_target, wanted)
         # A search of seconds must show that it goes on.
         while not wait_for([future], 0.2):
             seconds = time.monotonic() - began

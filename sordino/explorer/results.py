@@ -280,7 +280,7 @@ def tabulate_betas(curve: Curve) -> np.ndarray:
     return betas
 
 
-def calibrate_setting(setting: Setting) -> tuple[Setting, float]:
+def meet_target(setting: Setting) -> tuple[Setting, float]:
     """Finds the smallest noise that meets the target of a setting.
 
     Args:
@@ -293,7 +293,7 @@ def calibrate_setting(setting: Setting) -> tuple[Setting, float]:
         UserError: No noise meets it.
 
     Example:
-        >>> found, reached = calibrate_setting(Setting(adversary="rounds", target=2.0))
+        >>> found, reached = meet_target(Setting(adversary="rounds", target=2.0))
         >>> found.noise > Setting().noise, reached <= 2.0
         (True, True)
     """

@@ -84,11 +84,11 @@ class AttackResult:
         """
         # Files of attacks may come from anywhere, so every field is read with its type.
         return cls(
-            name=read_text(row, "name"),
-            metric=read_text(row, "metric"),
-            value=read_number(row, "value"),
-            baseline=read_number(row, "baseline"),
-            paper=read_text(row, "paper", ""),
+            name=take_text(row, "name"),
+            metric=take_text(row, "metric"),
+            value=take_number(row, "value"),
+            baseline=take_number(row, "baseline"),
+            paper=take_text(row, "paper", ""),
             plots=tuple(read_plot(plot) for plot in read_list(row.get("plots", []))),
         )
 
@@ -152,26 +152,26 @@ class Audit:
         engine = document.get("engine") or {}
         engine_words = ""
         if engine:
-            engine_words = f"{read_text(engine, 'name')}: {read_text(engine, 'verdict')}"
+            engine_words = f"{take_text(engine, 'name')}: {take_text(engine, 'verdict')}"
         return cls(
-            view=read_text(document, "view"),
-            unit=read_text(document, "unit"),
-            delta=read_number(document, "delta"),
+            view=take_text(document, "view"),
+            unit=take_text(document, "unit"),
+            delta=take_number(document, "delta"),
             mu_lower=read_lower_bound(document, "mu_lower"),
             epsilon_lower=read_lower_bound(document, "epsilon_lower"),
-            certified=read_number(document["certified"], "epsilon"),
-            verdict=read_text(document, "verdict", "an estimate, not a bound"),
-            trainings=int(read_number(document, "trainings")),
-            game=read_text(document, "pair", ""),
+            certified=take_number(document["certified"], "epsilon"),
+            verdict=take_text(document, "verdict", "an estimate, not a bound"),
+            trainings=int(take_number(document, "trainings")),
+            game=take_text(document, "pair", ""),
             tests=tuple(
-                (read_number(limits, "false_positive"), read_number(limits, "false_negative"))
+                (take_number(limits, "false_positive"), take_number(limits, "false_negative"))
                 for limits in read_list(document.get("tests", []))
             ),
             claims=tuple(
-                (read_text(row, "claim"), describe_claim(row), read_text(row, "verdict"))
+                (take_text(row, "claim"), describe_claim(row), take_text(row, "verdict"))
                 for row in read_list(document.get("claims", []))
             ),
-            given=read_text(document, "given", ""),
+            given=take_text(document, "given", ""),
             engine=engine_words,
             # A difference makes every number of the page unreliable, so it has its own field.
             engine_differs=engine.get("verdict") == "differs",
@@ -194,7 +194,7 @@ def read_lower_bound(document: dict[str, Any], key: str) -> float | None:
     """
     if document[key] is None:
         return None
-    return read_number(document, key)
+    return take_number(document, key)
 
 
 def describe_claim(row: dict[str, Any]) -> str:
@@ -204,9 +204,9 @@ def describe_claim(row: dict[str, Any]) -> str:
         row: Row of a claim.
     """
     if row.get("epsilon") is None:
-        return f"μ = {format_upper_bound(read_number(row, 'mu'))}"
-    epsilon = format_upper_bound(read_number(row, "epsilon"))
-    return f"ε = {epsilon} at δ = {format_delta(read_number(row, 'delta'))}"
+        return f"μ = {format_upper_bound(take_number(row, 'mu'))}"
+    epsilon = format_upper_bound(take_number(row, "epsilon"))
+    return f"ε = {epsilon} at δ = {format_delta(take_number(row, 'delta'))}"
 
 
 def read_plot(document: dict[str, Any]) -> Plot:
@@ -233,15 +233,15 @@ def read_plot(document: dict[str, Any]) -> Plot:
             raise ValueError(f"the line {name!r} has {len(xs)} x and {len(ys)} y")
         found[str(name)] = (xs, ys)
     return Plot(
-        title=read_text(document, "title"),
-        x_label=read_text(document, "x_label", ""),
-        y_label=read_text(document, "y_label", ""),
+        title=take_text(document, "title"),
+        x_label=take_text(document, "x_label", ""),
+        y_label=take_text(document, "y_label", ""),
         lines=found,
         logarithmic=document.get("logarithmic", False) is True,
     )
 
 
-def read_text(row: dict[str, Any], key: str, default: str | None = None) -> str:
+def take_text(row: dict[str, Any], key: str, default: str | None = None) -> str:
     """Reads a text of a row.
 
     Args:
@@ -258,7 +258,7 @@ def read_text(row: dict[str, Any], key: str, default: str | None = None) -> str:
     return value
 
 
-def read_number(row: dict[str, Any], key: str) -> float:
+def take_number(row: dict[str, Any], key: str) -> float:
     """Reads a number of a row; infinity is the string "inf".
 
     Args:

@@ -25,7 +25,7 @@ MODERATE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ReviewAnswer:
     """A question of a reviewer, and what a run says to it.
 
     Attributes:
@@ -75,7 +75,7 @@ def write_annex(summary: RunSummary) -> str:
     return "\n".join(parts)
 
 
-def answer_guideline(summary: RunSummary) -> list[Answer]:
+def answer_guideline(summary: RunSummary) -> list[ReviewAnswer]:
     """Answers the questions about a guarantee of differential privacy.
 
     Args:
@@ -86,11 +86,11 @@ def answer_guideline(summary: RunSummary) -> list[Answer]:
     delta = summary.headline.delta
     unit = UNITS_IN_FULL[guarantee.unit]
     return [
-        Answer(
+        ReviewAnswer(
             question="What is guaranteed, and against whom?",
             lines=(guarantee.sentence(delta), grade_epsilon(guarantee.epsilon(delta))),
         ),
-        Answer(
+        ReviewAnswer(
             question="What is the unit of privacy?",
             lines=(
                 f"One {unit}. " + NEIGHBOURS[guarantee.adjacency].format(unit=unit),
@@ -98,24 +98,24 @@ def answer_guideline(summary: RunSummary) -> list[Answer]:
                 "about k times epsilon.",
             ),
         ),
-        Answer(
+        ReviewAnswer(
             question="How small is delta, and is it below one in the number of records?",
             lines=(compare_delta(summary),),
         ),
-        Answer(question="Who is trusted with what?", lines=tuple(list_views(summary))),
-        Answer(
+        ReviewAnswer(question="Who is trusted with what?", lines=tuple(tabulate_views(summary))),
+        ReviewAnswer(
             question="Which mechanisms are used, and why are they private?",
             lines=(f"{describe_noise(protocol)}.", *guarantee.derivation),
         ),
-        Answer(
+        ReviewAnswer(
             question="Was the implementation tested?",
             lines=tuple(list_audits(summary.audits)),
         ),
-        Answer(
+        ReviewAnswer(
             question="Where do the random numbers come from?",
             lines=(describe_randomness(summary),),
         ),
-        Answer(
+        ReviewAnswer(
             question="Is the whole of the training accounted for, tuning included?",
             lines=(
                 f"{len(summary.run.rounds_paid):,} rounds were charged in the ledger before they "
@@ -125,7 +125,7 @@ def answer_guideline(summary: RunSummary) -> list[Answer]:
                 "by how much.",
             ),
         ),
-        Answer(
+        ReviewAnswer(
             question="What does privacy cost in accuracy, and is the cost the same for everybody?",
             lines=(
                 describe_accuracy(summary),
@@ -133,11 +133,11 @@ def answer_guideline(summary: RunSummary) -> list[Answer]:
                 "cost rare groups more than common ones.",
             ),
         ),
-        Answer(
+        ReviewAnswer(
             question="What is not covered?",
             lines=tuple(f"- **{one.title}.** {one.text}" for one in list_caveats(summary)),
         ),
-        Answer(
+        ReviewAnswer(
             question="Who has access to records, keys and logs?",
             lines=(
                 f"{TO_FILL}. Records stay with their clients; the folders `private/`, `clients/` "
@@ -147,14 +147,14 @@ def answer_guideline(summary: RunSummary) -> list[Answer]:
     ]
 
 
-def answer_opinion(summary: RunSummary) -> list[Answer]:
+def answer_opinion(summary: RunSummary) -> list[ReviewAnswer]:
     """Answers the questions about whether a model is anonymous.
 
     Args:
         summary: Summary of a run.
     """
     return [
-        Answer(
+        ReviewAnswer(
             question="Which measures were taken in design and training?",
             lines=(
                 "Federated training: records stay where they are. Limits on what a record can "
@@ -163,15 +163,15 @@ def answer_opinion(summary: RunSummary) -> list[Answer]:
                 "protection impact assessment.",
             ),
         ),
-        Answer(
+        ReviewAnswer(
             question="How likely is it that somebody can tell whether a record was used?",
             lines=tuple(list_odds(summary)),
         ),
-        Answer(
+        ReviewAnswer(
             question="Which attacks were tried, and what did they get?",
             lines=tuple(list_attacks(summary.attacks)),
         ),
-        Answer(
+        ReviewAnswer(
             question="What limits these tests?",
             lines=(
                 "The upper bounds hold for every attack, also ones not yet known, under the "
@@ -221,7 +221,7 @@ def compare_delta(summary: RunSummary) -> str:
     return f"delta = {format_delta(delta)}, which is {comparison} one in {units:,} {counted}."
 
 
-def list_views(summary: RunSummary) -> list[str]:
+def tabulate_views(summary: RunSummary) -> list[str]:
     """Lists what each adversary learns at most.
 
     Args:

@@ -22,10 +22,10 @@ from sordino.privacy.ledger_lines import Event, Opened, RoundCharged
 from sordino.privacy.spending import (
     certify_clients,
     certify_clients_in_turn,
+    certify_run,
     collect_histories,
     find_missing_clients,
 )
-from sordino.privacy.spending import certify_run
 from sordino.protocol import ClientBudget, Protocol, View, all_views
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from scipy.stats import norm
 from sordino.cli.main import run
 from sordino.explorer.results import (
     ALPHAS,
-    calibrate_setting,
     find_composition,
     find_published,
     find_quick_epsilon,
+    meet_target,
     price_view,
     tabulate_betas,
     trace_rounds,
@@ -110,7 +110,7 @@ def test_views_that_look_the_same_share_a_line_and_guessing_is_drawn() -> None:
 )
 def test_the_noise_that_is_found_meets_the_target_and_less_does_not(given) -> None:
     setting = Setting(target=2.0, **given)
-    found, reached = calibrate_setting(setting)
+    found, reached = meet_target(setting)
     assert reached == pytest.approx(price_view(found, setting.view).epsilon)
     assert reached <= 2.0
     less = Setting(**{**given, "noise": found.noise * 0.999})
@@ -119,7 +119,7 @@ def test_the_noise_that_is_found_meets_the_target_and_less_does_not(given) -> No
 
 def test_a_target_that_no_noise_meets_is_refused() -> None:
     with pytest.raises(UserError, match="no noise is enough"):
-        calibrate_setting(Setting(where="server", adversary="server"))
+        meet_target(Setting(where="server", adversary="server"))
 
 
 def test_the_gaussian_answer_is_the_closed_form() -> None:

@@ -220,23 +220,44 @@ class Adversary:
             self.scores += sign * np.logaddexp(absent, present)
 
     def _see_model(self, seen: RoundTable, difference: np.ndarray, middle: np.ndarray) -> None:
-        """Takes in a global model, minus the noise that colluders added."""
-        protocol = self._protocol
-        mixing = self._mixing
+        """Takes in a global model: what of it is not known is noise, on one of two places."""
         shares = self._find_shares(seen)
         own = shares[:, [self._attacked]]
-        rest = seen.joined - (1 - mixing) * seen.before.astype(np.float64) - mixing * own * middle
+        rest = self._subtract_known(seen, shares, middle)
+        # From the model on the data set to that on its neighbour.
+        move = self._mixing * own * difference
+        if not self._protocol.release.at_client:
+            at_first = (rest + move / 2) / self._mixing
+            self._see_server_noise(seen, at_first, move / self._mixing)
+            return
+        self._score_normal_rest(seen, rest, move, self._find_variance(shares))
+
+    def _subtract_known(
+        self, seen: RoundTable, shares: np.ndarray, middle: np.ndarray
+    ) -> np.ndarray:
+        """Returns a global model without all that the adversary knows of it.
+
+        That is the model before, the others' work, the noise that colluders added, and the attacked
+        client's model in the middle between the two data sets.
+        """
+        mixing = self._mixing
+        own = shares[:, [self._attacked]]
+        rest: np.ndarray = (
+            seen.joined - (1 - mixing) * seen.before.astype(np.float64) - mixing * own * middle
+        )
         for like, group in self._group_others(seen.present).items():
             models = self._known_models(like, seen)
             rest -= mixing * shares[:, group].sum(axis=1, keepdims=True) * models
             for colluder in set(group) & self._colluders:
                 rest -= mixing * shares[:, [colluder]] * (seen.uploads[colluder] - models)
-        if protocol.aggregation.fixed_denominator:
+        if self._protocol.aggregation.fixed_denominator:
+            # Where fewer came than are expected, the model before fills the mean.
             rest -= mixing * (1 - shares.sum(axis=1, keepdims=True)) * seen.before
-        move = mixing * own * difference
-        if not protocol.release.at_client:
-            self._see_server_noise(seen, (rest + move / 2) / mixing, move / mixing)
-            return
+        return rest
+
+    def _find_variance(self, shares: np.ndarray) -> np.ndarray:
+        """Returns the variance of the noise in a global model that colluders do not know."""
+        protocol = self._protocol
         honest = [c for c in range(shares.shape[1]) if c not in self._colluders]
         client_variance = mechanism_of(protocol.noise).deviation ** 2
         parts = shares
@@ -244,8 +265,14 @@ class Adversary:
             # Clients weigh their updates and not their noise: relative to the largest weight.
             parts = shares * (self._weights.max() / self._weights)
         variance = np.square(parts[:, honest]).sum(axis=1) * client_variance
-        variance = mixing**2 * (variance + server_noise(protocol) ** 2)
-        variance = np.where(variance > 0, variance, 1.0)
+        variance = self._mixing**2 * (variance + server_noise(protocol) ** 2)
+        # Without noise any finite scale ranks trainings alike.
+        return np.where(variance > 0, variance, 1.0)
+
+    def _score_normal_rest(
+        self, seen: RoundTable, rest: np.ndarray, move: np.ndarray, variance: np.ndarray
+    ) -> None:
+        """Adds the log-likelihood ratio of normal noise around the middle of both models."""
         ratios = np.einsum("nd,nd->n", rest, move) / variance
         if self._records is None:
             self.scores += ratios

@@ -140,7 +140,7 @@ class Trained:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said with every guarantee about this training, beside the protocol's notes."""
+        """What must be said with every guarantee about it, beside the protocol's own notes."""
         return division_notes(self.protocol, self.facts)
 
     def noted(self, guarantee: Guarantee) -> Guarantee:
