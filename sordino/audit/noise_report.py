@@ -1,4 +1,4 @@
-"""Tests whether what is left of replayed uploads is the noise that was promised."""
+"""Tests whether replayed uploads, less their known part, are the noise that the protocol says."""
 
 from __future__ import annotations
 

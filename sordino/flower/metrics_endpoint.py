@@ -83,10 +83,10 @@ class PublishedState:
 
 
 class LimitedServer(ThreadingHTTPServer):
-    """Answers so many connections at a time, and closes others. It counts them.
+    """Answers a limited number of connections at a time, counts them, and closes others.
 
     It runs in the process that looks after a party, whose threads and files must not be used up by
-    whoever reaches the port.
+    anyone who reaches the port.
     """
 
     daemon_threads = True

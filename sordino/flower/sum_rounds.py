@@ -188,7 +188,7 @@ class SecureRounds:
         return Label(round=round_index, attempt=self._attempt)
 
     def _prepare(self, clients: Collection[int], label: Label) -> dict[int, str]:
-        """Has those prepare for a round that have not; returns who has not even so."""
+        """Has clients prepare for a round; returns those that still have not, with the reasons."""
         if self._label != label:
             self._expect(label)
         lacking = [client for client in clients if client not in self._prepared]
@@ -296,7 +296,7 @@ class SecureRounds:
             prepare = PrepareCall(
                 training=self._exchange.training, label=following, keys=self._keys.known
             )
-            # Who is absent is not waited for a second time.
+            # An absent client is not waited for a second time.
             calls.update(dict.fromkeys(idle - set(under_way.absent), prepare))
             # Before the wave is sent: its replies bring the preparations.
             self._expect(following)

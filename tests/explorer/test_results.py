@@ -62,7 +62,7 @@ def test_what_a_paper_printed_is_shown_for_its_own_federation_alone() -> None:
     printed = find_published(Setting(smoothness=1.0, rounds=2000))
     assert [(one.claim, one.verdict) for one in printed] == [("convergent/theorem-3a", "unsound")]
     assert printed[0].false
-    assert "A2" in printed[0].reason
+    assert "#a2" in printed[0].reason
     assert printed[0].epsilon < price_view(Setting(smoothness=1.0, rounds=2000), View.FINAL).epsilon
     assert find_published(Setting()) == ()  # Theorem 3(a) needs a smoothness
     assert find_published(Setting(smoothness=1.0, participation="poisson")) == ()

@@ -61,8 +61,8 @@ struct Rule {
   // The scale of the noise on every gradient, and on the result.
   double step_noise;
   double upload_noise;
-  // The law of the noise on every gradient; of a staircase, by how much the logarithm of its density
-  // falls once in every width, and where in a width.
+  // The law of the noise on every gradient; of a staircase, by how much the logarithm of its
+  // density falls once in every width, and where in a width.
   int64_t step_law;
   double stair_fall;
   double stair_place;

@@ -209,11 +209,21 @@ class NoiseStream {
     make_blocks(at_, counter_, x);
     Doubles z[2][8];
     switch (shape_.law) {
-      case NORMAL: make_normals(x, z); break;
-      case LAPLACE: make_laplaces(x, z); break;
-      case STAIRCASE: make_stairs(x, z); break;
+      case NORMAL:
+        make_normals(x, z);
+        break;
+      case LAPLACE:
+        make_laplaces(x, z);
+        break;
+      case STAIRCASE:
+        make_stairs(x, z);
+        break;
     }
-    each_ == 8 ? store_eights(z) : store_fours(z);
+    if (each_ == 8) {
+      store_eights(z);
+    } else {
+      store_fours(z);
+    }
     counter_ += LANES;
     next_ = skipped_;
     skipped_ = 0;
