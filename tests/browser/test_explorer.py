@@ -193,7 +193,7 @@ def test_a_printed_bound_that_is_false_is_struck_through_with_its_reason(explore
     assert "unsound" in struck.get_attribute("title")
     assert float(struck.inner_text()) < float(epsilons(page)["final"])
     page.get_by_text("convergent/theorem-3a printed").click()
-    page.get_by_text("A1, A2").wait_for()
+    page.get_by_text("#a1, #a2").wait_for()
 
 
 @pytest.mark.parametrize("path", ["/?rounds=20", "/claims", "/runs"])

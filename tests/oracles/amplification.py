@@ -11,7 +11,7 @@ from scipy.special import gammaln, logsumexp
 
 
 def girgis(*, order: int, local: float, clients: int) -> float:
-    """Returns the general bound of Girgis, Data, Diggavi, Suresh and Kairouz, CCS 2021 (theory B7)."""
+    """Returns the general bound of Girgis, Data, Diggavi, Suresh and Kairouz, CCS 2021 (docs/theory.md#b7)."""
     blanket = math.floor((clients - 1) / (2 * math.exp(local))) + 1
     terms = np.arange(3, order + 1)
     log_ratio = 2 * math.log(math.expm1(2 * local)) - 2 * local - math.log(2 * blanket)
@@ -41,7 +41,7 @@ def clones_closed_form(*, delta: float, local: float, clients: int) -> float:
 
 
 def zhu_wang(order: int, rate: float, divergence: Callable[[int], float]) -> float:
-    """Returns the bound of Zhu and Wang 2019 for Poisson subsampling of any mechanism (theory B6).
+    """Returns the bound of Zhu and Wang 2019 for Poisson subsampling of any mechanism (docs/theory.md#b6).
 
     It has a factor 3 from the third term on.
     """
@@ -56,7 +56,7 @@ def zhu_wang(order: int, rate: float, divergence: Callable[[int], float]) -> flo
 def wang_balle_kasiviswanathan(
     order: int, rate: float, divergence: Callable[[int], float], *, largest_loss: float = math.inf
 ) -> float:
-    """Returns the bound of Wang, Balle and Kasiviswanathan 2019, Theorem 9 (theory B6).
+    """Returns the bound of Wang, Balle and Kasiviswanathan 2019, Theorem 9 (docs/theory.md#b6).
 
     It is for sampling without replacement, where one record is replaced.
     """
