@@ -2,6 +2,7 @@
 
 audit.json                  the subject: everything that the game follows from
 protocol.toml               the protocol
+plan.json                   of an audit that is planned by time: how many trainings
 scores/choosing-0-....      scores of a chunk of trainings, whole or absent: half, side and start
 result.json                 the finding, as `--json` prints it
 
@@ -123,6 +124,29 @@ class AuditFolder:
         if not facts.keys() >= FACTS:
             raise UserError(f"{self.path / 'audit.json'} cannot be read: the audit is damaged.")
         return facts
+
+    def plan(self) -> dict[str, int] | None:
+        """Returns how many trainings an audit by time has planned; None before it has.
+
+        Raises:
+            UserError: The file is damaged.
+        """
+        source = self.path / "plan.json"
+        if not source.exists():
+            return None
+        try:
+            return {name: int(number) for name, number in json.loads(source.read_bytes()).items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            raise UserError(f"{source} cannot be read: the audit is damaged.") from None
+
+    def keep_plan(self, plan: dict[str, int]) -> None:
+        """Writes how many trainings an audit by time has planned.
+
+        Args:
+            plan: Numbers by their names.
+        """
+        with writing(self.path / "plan.json"):
+            write_whole(self.path / "plan.json", as_json(plan))
 
     def keep(self, played: ChunkScores) -> None:
         """Writes the scores of a chunk.

@@ -26,7 +26,8 @@ from sordino.audit.lower_bounds import count_needed_trainings, find_equivalent_m
 from sordino.audit.noise_report import noise_report
 from sordino.audit.observation import BATCHES, find_given_observation, more_than_seen
 from sordino.audit.real_game import CanaryGame
-from sordino.audit.verdict import Claim, Finding, judge_scores
+from sordino.audit.timed_play import MOST_MINUTES, PlayedChunks, TimedPlay, TimePlan
+from sordino.audit.verdict import Claim, Finding, is_clear, judge_scores
 from sordino.audit.worst_cases.noisy_step_pair import COMPANY
 from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
 from sordino.engines.compiled import is_in_kernel
@@ -49,6 +50,7 @@ EFFORT = 500_000_000
 
 OnStart = Callable[[Game, Guarantee, Path], None]
 OnProgress = Callable[[int, int], None]  # trainings done, of how many
+OnPlan = Callable[[TimePlan, Guarantee], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +60,13 @@ class AuditWatch:
     Attributes:
         workers: Processes; None for one per core.
         on_start: Called once, before the first training.
+        on_plan: Called once by an audit that is planned by time, when it knows how many fit.
         on_progress: Called whenever trainings have ended.
     """
 
     workers: int | None
     on_start: OnStart
+    on_plan: OnPlan
     on_progress: OnProgress
 
 
@@ -72,6 +76,7 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
     unit: str = "record",
     *,
     trainings: int | None = None,
+    minutes: float | None = None,
     delta: float = 1e-5,
     claims: tuple[Claim, ...] = (),
     canary: str | None = None,
@@ -80,6 +85,7 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
     folder: str | Path | None = None,
     workers: int | None = None,
     on_start: OnStart = lambda game, certified, path: None,
+    on_plan: OnPlan = lambda plan, certified: None,
     on_progress: OnProgress = lambda done, of: None,
 ) -> Finding:
     """Plays the distinguishing game and compares the outcome with the promise.
@@ -93,6 +99,8 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
         unit: What differs between the two data sets, "record" or "client".
         trainings: Trainings per side by which the test is judged; as many again choose it. By
             default 5,000, or as many as take about a minute; 500 with a canary.
+        minutes: In place of a number of trainings, how long they may take. The audit ends by itself
+            when the verdict is clear; its limits hold whenever it ends.
         delta: Where epsilon is measured.
         claims: Further promises to compare with.
         canary: "random", "mislabelled", "crafted", or the path of a .npz file with the arrays x and
@@ -102,6 +110,7 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
         folder: Where the audit is kept; by default `audits/<name>-<n>`.
         workers: Processes; by default one per core. The result does not depend on it.
         on_start: Called once, before the first training.
+        on_plan: Called once, with `minutes`, when it is known how many trainings fit.
         on_progress: Called whenever trainings have ended.
 
     Returns:
@@ -120,14 +129,19 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
         subject = add_real_data(subject, canary, data, model)
     certified = certify_subject(subject, view, unit, delta, canary=canary)
     worker_count(workers, "cpu")
+    if minutes is not None:
+        refuse_minutes(minutes, trainings)
     if trainings is None:
         trainings = choose_trainings(subject, canary)
-    refuse_too_few(trainings, certified)
+    if minutes is None:
+        refuse_too_few(trainings, certified)
+    refuse_empty_release(certified)
     facts = {
         "canary": canary,
         "view": str(certified.view),
         "unit": unit,
         "trainings": trainings,
+        "minutes": minutes,
         "delta": delta,
         "seed": choose_seed(subject.protocol),
         "rounds": list(subject.rounds),
@@ -139,7 +153,7 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
         "generator": AUDIT_GENERATOR,
         "started": now(),
     }
-    watch = AuditWatch(workers=workers, on_start=on_start, on_progress=on_progress)
+    watch = AuditWatch(workers=workers, on_start=on_start, on_plan=on_plan, on_progress=on_progress)
     path = make_audit_folder(folder, subject)
     with hold_lock(path):
         place = AuditFolder.create(path, subject.protocol, facts)
@@ -153,6 +167,7 @@ def resume_audit(
     model: ModelSource | None = None,
     workers: int | None = None,
     on_start: OnStart = lambda game, certified, path: None,
+    on_plan: OnPlan = lambda plan, certified: None,
     on_progress: OnProgress = lambda done, of: None,
 ) -> Finding:
     """Continues an audit that was interrupted; it ends as if it had never been.
@@ -163,6 +178,7 @@ def resume_audit(
         model: The model that was handed over at the start, if any.
         workers: Processes; by default one per core.
         on_start: Called once, before the first training.
+        on_plan: Called once, with `minutes`, when it is known how many trainings fit.
         on_progress: Called whenever trainings have ended.
 
     Returns:
@@ -175,7 +191,7 @@ def resume_audit(
         >>> resume_audit("audits/digits-1")  # doctest: +SKIP
     """
     place = AuditFolder(Path(folder))
-    watch = AuditWatch(workers=workers, on_start=on_start, on_progress=on_progress)
+    watch = AuditWatch(workers=workers, on_start=on_start, on_plan=on_plan, on_progress=on_progress)
     with hold_lock(place.path):
         facts = place.facts()
         canary = facts["canary"]
@@ -230,6 +246,19 @@ def finish_game(
         The finding.
     """
     facts = place.facts()
+    claims = tuple(Claim(**claim) for claim in facts["claims"])
+    given = describe_extra_knowledge(subject, certified, facts["canary"])
+    timed = None
+    if facts.get("minutes") is not None:
+        timed = TimedPlay(
+            game,
+            place,
+            facts["minutes"],
+            workers=watch.workers,
+            on_plan=lambda plan: watch.on_plan(plan, certified),
+            on_progress=watch.on_progress,
+            is_clear=lambda scores: is_clear(scores, certified, claims, facts["delta"], given),
+        )
     game.prepare()
     watch.on_start(game, certified, place.path)
     # The engine is compared first: if it trains something else, no game says anything about it.
@@ -238,6 +267,31 @@ def finish_game(
         with single_threaded():
             kept = replay_kept_uploads(subject.run)
         engine = replace(engine, kept=kept.report, kept_reason=kept.reason)
+    played = play_chunks(game, place, watch) if timed is None else timed.play()
+    scores, noise, strays = place.scores(played.chunks)
+    finding = judge_scores(
+        scores,
+        certified,
+        claims,
+        facts["delta"],
+        game.description,
+        noise_report(game.pair.zero.protocol, game.noises, noise, strays),
+        given,
+        played.test,
+    )
+    finding = replace(finding, engine=engine)
+    keep_finding(place, finding.as_document(), subject.run)
+    return finding
+
+
+def play_chunks(game: Game, place: AuditFolder, watch: AuditWatch) -> PlayedChunks:
+    """Plays all trainings of a game whose number was given.
+
+    Args:
+        game: The game.
+        place: The folder that keeps its scores.
+        watch: Progress and processes.
+    """
     chunks = game.chunks()
     left = place.missing(chunks)
     total = sum(len(chunk.trainings) for chunk in chunks)
@@ -247,19 +301,7 @@ def finish_game(
         place.keep(played)
         done += len(played.chunk.trainings)
         watch.on_progress(done, total)
-    scores, noise, strays = place.scores(chunks)
-    finding = judge_scores(
-        scores,
-        certified,
-        tuple(Claim(**claim) for claim in facts["claims"]),
-        facts["delta"],
-        game.description,
-        noise_report(game.pair.zero.protocol, game.noises, noise, strays),
-        describe_extra_knowledge(subject, certified, facts["canary"]),
-    )
-    finding = replace(finding, engine=engine)
-    keep_finding(place, finding.as_document(), subject.run)
-    return finding
+    return PlayedChunks(chunks=chunks)
 
 
 def describe_extra_knowledge(subject: Subject, certified: Guarantee, canary: str | None) -> str:
@@ -404,6 +446,27 @@ def refuse_seen_means(protocol: Protocol, view: View) -> None:
             "--canary with noisy-sgd reads the client's every step, and the promise in the view "
             f"{view} is against an adversary that sees means alone: ask for --view server, or "
             "leave the canary out."
+        )
+
+
+def refuse_minutes(minutes: float, trainings: int | None) -> None:
+    """Refuses a time that cannot be planned.
+
+    Args:
+        minutes: How long an audit may take.
+        trainings: How many trainings were asked for.
+
+    Raises:
+        InvalidValue: No positive time.
+        UserError: A number of trainings was given too.
+    """
+    number = type(minutes) in (int, float)
+    if not number or not 0 < minutes <= MOST_MINUTES:
+        allowed = f"a number above 0 and at most {MOST_MINUTES:,}"
+        raise InvalidValue("minutes", minutes, allowed)
+    if trainings is not None:
+        raise UserError(
+            "trainings and minutes: each of the two says how long the audit is. Give one of them."
         )
 
 

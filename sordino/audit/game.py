@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -92,6 +92,10 @@ class Game(Interface):
     def noises(self) -> tuple[Noise, ...]:
         """The noise of every client that is trained."""
 
+    @property
+    def together(self) -> int:
+        """How many trainings a chunk holds at most."""
+
     def chunks(self) -> list[Chunk]:
         """Returns all its trainings."""
 
@@ -123,12 +127,13 @@ class Game(Interface):
         """
 
 
-def chunks_of(trainings: int, size: int) -> list[Chunk]:
+def chunks_of(trainings: int, size: int, first: int = 0) -> list[Chunk]:
     """Returns both halves and both sides in chunks.
 
     Args:
         trainings: How many there are on each side of each half.
         size: How many a chunk holds at most.
+        first: The place from which on they are wanted.
     """
     found = []
     for half in (0, 1):
@@ -136,7 +141,7 @@ def chunks_of(trainings: int, size: int) -> list[Chunk]:
             # Their numbers lie far apart, and far from 0, which is the number of a training that is
             # no audit: no draw is ever shared.
             base = ((1 + half * 2 + side) << 32) * LANES
-            for start in range(0, trainings, size):
+            for start in range(first, trainings, size):
                 stop = min(start + size, trainings)
                 numbers = range(base + start, base + stop)
                 found.append(Chunk(half=half, side=side, start=start, trainings=numbers))
@@ -192,9 +197,14 @@ class WorstCaseGame:
         """The noise of every client that is trained."""
         return self.pair.zero.noises
 
+    @property
+    def together(self) -> int:
+        """How many trainings run side by side at most."""
+        return CHUNK
+
     def chunks(self) -> list[Chunk]:
         """Returns all trainings, many side by side."""
-        return chunks_of(self.trainings, CHUNK)
+        return chunks_of(self.trainings, self.together)
 
     @cached_property
     def direction(self) -> np.ndarray | None:
@@ -344,7 +354,7 @@ class Player(Interface[Task, Outcome]):
 
 def play_all(
     game: Player[Task, Outcome], tasks: Sequence[Task], workers: int | None = None
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Plays tasks in worker processes and yields outcomes in the order in which they end.
 
     Args:

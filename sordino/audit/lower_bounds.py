@@ -10,6 +10,7 @@ point of the two rates.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,9 @@ from sordino.privacy.curves.curve import Curve
 from sordino.protocol import InvalidValue, UserError
 
 Sides = tuple[np.ndarray, np.ndarray]  # scores on the data set, scores on its neighbour
+# An upper limit of an error rate: from errors, trials, the probability to be too low, and the rate
+# on the half that chose the test.
+RateLimit = Callable[[np.ndarray | float, int, float, np.ndarray | float], np.ndarray]
 
 # Confidence of the numbers that are shown.
 CONFIDENCE = 0.95
@@ -87,6 +91,8 @@ class ErrorLimits:
             (self.false_positive, self.false_negative),
             (self.false_negative, self.false_positive),
         ):
+            if 1 - delta > missed and wrong == 0:
+                return math.inf
             if 1 - delta > missed:
                 best = max(best, math.log((1 - delta - missed) / wrong))
         return best
@@ -119,6 +125,20 @@ def limit_error_rate(errors: np.ndarray | float, trials: int, miss: float) -> np
     counted = np.asarray(errors, dtype=float)
     inside = betaincinv(np.minimum(counted + 1, trials), np.maximum(trials - counted, 1), 1 - miss)
     return np.where(counted >= trials, 1.0, inside)
+
+
+def limit_once(
+    errors: np.ndarray | float, trials: int, miss: float, seen: np.ndarray | float
+) -> np.ndarray:
+    """Returns the limit of a number of trials that was fixed before, whatever was seen before.
+
+    Args:
+        errors: How many errors were counted.
+        trials: In how many trials.
+        miss: The probability with which the limit may be too low.
+        seen: The error rate on the half that chose the test.
+    """
+    return limit_error_rate(errors, trials, miss)
 
 
 def count_errors(sides: Sides, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -158,6 +178,7 @@ def measure_error_rates(
     goal: str,
     confidence: float = CONFIDENCE,
     delta: float = 1e-5,
+    limit: RateLimit = limit_once,
 ) -> ErrorLimits:
     """Returns the error rates of the best test: chosen on one half, counted on the other.
 
@@ -166,6 +187,7 @@ def measure_error_rates(
         goal: "mu" or "epsilon", what the test is to show much of.
         confidence: Confidence of the two limits together.
         delta: Delta for the goal "epsilon".
+        limit: How a rate is limited on the half that judges.
 
     Raises:
         InvalidValue: Another goal.
@@ -177,14 +199,56 @@ def measure_error_rates(
         >>> 2.8 < measure_error_rates(scores, "mu").mu < 3.0
         True
     """
+    best = choose_threshold(scores.choosing, goal, confidence, delta)
+    return limit_errors(scores, best, confidence, limit)
+
+
+def limit_errors(
+    scores: Scores, threshold: float, confidence: float, limit: RateLimit = limit_once
+) -> ErrorLimits:
+    """Returns limits of the error rates of one test, counted on the half that judges.
+
+    Args:
+        scores: Scores of all trainings.
+        threshold: The score from which on the test says "neighbour".
+        confidence: Confidence of the two limits together.
+        limit: How a rate is limited.
+
+    Raises:
+        UserError: There are no scores on a side.
+    """
+    found = []
+    alone = np.array([threshold])
     chosen = replace_missing_scores(scores.choosing)
     judged = replace_missing_scores(scores.judging)
-    thresholds = np.unique(np.concatenate(chosen))
+    counts = zip(count_errors(chosen, alone), count_errors(judged, alone), strict=True)
+    for side, (before, errors) in enumerate(counts):
+        seen = float(before[0]) / len(chosen[side])
+        trials = len(judged[side])
+        found.append(float(limit(float(errors[0]), trials, (1 - confidence) / 2, seen)))
+    return ErrorLimits(false_positive=found[0], false_negative=found[1])
+
+
+def choose_threshold(sides: Sides, goal: str, confidence: float, delta: float) -> float:
+    """Returns the threshold that shows most on the half that chooses.
+
+    Args:
+        sides: Scores on the data set and on its neighbour.
+        goal: "mu" or "epsilon", what the test is to show much of.
+        confidence: Confidence of the two limits together.
+        delta: Delta for the goal "epsilon".
+
+    Raises:
+        InvalidValue: Another goal.
+        UserError: There are no scores on a side.
+    """
+    sides = replace_missing_scores(sides)
+    thresholds = np.unique(np.concatenate(sides))
     if len(thresholds) > CANDIDATES:
         thresholds = thresholds[np.linspace(0, len(thresholds) - 1, CANDIDATES).astype(int)]
-    alarms, missed = limit_both_rates(chosen, thresholds, confidence)
+    alarms, missed = limit_both_rates(sides, thresholds, confidence)
     if goal == "mu":
-        worth = exclude_lucky_thresholds(chosen, thresholds, -ndtri(alarms) - ndtri(missed))
+        worth = exclude_lucky_thresholds(sides, thresholds, -ndtri(alarms) - ndtri(missed))
     elif goal == "epsilon":
         with np.errstate(divide="ignore", invalid="ignore"):
             one_way = np.log(np.maximum(1 - delta - missed, 0) / alarms)
@@ -192,9 +256,7 @@ def measure_error_rates(
         worth = np.maximum(one_way, other_way)
     else:
         raise InvalidValue("goal", goal, '"mu" or "epsilon"')
-    best = thresholds[[int(np.argmax(worth))]]
-    alarm, miss = limit_both_rates(judged, best, confidence)
-    return ErrorLimits(false_positive=float(alarm[0]), false_negative=float(miss[0]))
+    return float(thresholds[int(np.argmax(worth))])
 
 
 def exclude_lucky_thresholds(sides: Sides, thresholds: np.ndarray, worth: np.ndarray) -> np.ndarray:
@@ -232,49 +294,58 @@ def replace_missing_scores(sides: Sides) -> Sides:
     return zero, one
 
 
-def limit_faultless_test(trainings: int, confidence: float) -> ErrorLimits:
+def limit_faultless_test(
+    trainings: int, confidence: float, limit: RateLimit = limit_once
+) -> ErrorLimits:
     """Returns the error limits of a test that never errs.
 
     Args:
         trainings: Trainings per side.
         confidence: Confidence of the two limits together.
+        limit: How a rate is limited.
     """
-    limit = float(limit_error_rate(0, trainings, (1 - confidence) / 2))
-    return ErrorLimits(false_positive=limit, false_negative=limit)
+    highest = float(limit(0, trainings, (1 - confidence) / 2, 0))
+    return ErrorLimits(false_positive=highest, false_negative=highest)
 
 
-def find_largest_mu(trainings: int, confidence: float = CONFIDENCE) -> float:
+def find_largest_mu(
+    trainings: int, confidence: float = CONFIDENCE, limit: RateLimit = limit_once
+) -> float:
     """Returns the largest lower bound on mu that a number of trainings can give.
 
     Args:
         trainings: Trainings per side.
         confidence: Confidence of the bound.
+        limit: How a rate is limited.
 
     Example:
         >>> round(find_largest_mu(5000), 2), round(find_largest_mu(5000, REFUTING), 2)
         (6.36, 5.76)
     """
-    return limit_faultless_test(trainings, confidence).mu
+    return limit_faultless_test(trainings, confidence, limit).mu
 
 
-def predict_mu_bound(mu: float, trainings: int, confidence: float = CONFIDENCE) -> float:
+def predict_mu_bound(
+    mu: float, trainings: int, confidence: float = CONFIDENCE, limit: RateLimit = limit_once
+) -> float:
     """Returns the lower bound to be expected if the truth is mu-GDP and the test is the best one.
 
     Args:
         mu: The true Gaussian parameter.
         trainings: Trainings per side.
         confidence: Confidence of the bound.
+        limit: How a rate is limited.
 
     Example:
         >>> 2.85 < predict_mu_bound(3.0, 5000) < 2.95
         True
     """
-    largest = find_largest_mu(trainings, confidence)
+    largest = find_largest_mu(trainings, confidence, limit)
     if math.isinf(mu):
         return largest
-    errors = trainings * norm.cdf(-mu / 2)
-    limit = float(limit_error_rate(errors, trainings, (1 - confidence) / 2))
-    return min(ErrorLimits(false_positive=limit, false_negative=limit).mu, largest)
+    rate = float(norm.cdf(-mu / 2))
+    highest = float(limit(trainings * rate, trainings, (1 - confidence) / 2, rate))
+    return min(ErrorLimits(false_positive=highest, false_negative=highest).mu, largest)
 
 
 def predict_epsilon_bound(
@@ -282,14 +353,16 @@ def predict_epsilon_bound(
     delta: float,
     trainings: int,
     confidence: float,
+    limit: RateLimit = limit_once,
 ) -> float:
     """Returns the lower bound on epsilon to be expected if the truth is mu-GDP.
 
     Args:
         mu: The true Gaussian parameter.
-        delta: Where epsilon is measure_error_rates.
+        delta: Where epsilon is measured.
         trainings: Trainings per side.
         confidence: Confidence of the bound.
+        limit: How a rate is limited.
 
     Returns:
         What the best of some tests can be expected to show.
@@ -303,8 +376,8 @@ def predict_epsilon_bound(
     missed = np.zeros_like(alarms)
     if math.isfinite(mu):
         missed = norm.cdf(norm.isf(alarms) - mu)
-    wrong = limit_error_rate(alarms * trainings, trainings, miss)
-    left = limit_error_rate(missed * trainings, trainings, miss)
+    wrong = limit(alarms * trainings, trainings, miss, alarms)
+    left = limit(missed * trainings, trainings, miss, missed)
     best = 0.0
     for one, other in zip(wrong, left, strict=True):
         limits = ErrorLimits(false_positive=float(one), false_negative=float(other))

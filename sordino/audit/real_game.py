@@ -147,9 +147,14 @@ class CanaryGame:
             ends.append(last)
         return unit_vector(ends[1] - ends[0])
 
+    @property
+    def together(self) -> int:
+        """How many trainings a chunk holds at most."""
+        return TOGETHER
+
     def chunks(self) -> list[Chunk]:
         """Returns all trainings, a few at a time."""
-        return chunks_of(self.trainings, TOGETHER)
+        return chunks_of(self.trainings, self.together)
 
     def prepare(self) -> None:
         """Loads data and model, makes the canary, translates the model."""

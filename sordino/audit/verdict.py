@@ -7,15 +7,20 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from sordino.audit.anytime_limits import AnytimeLimit
 from sordino.audit.engine_check import EngineCheck
 from sordino.audit.lower_bounds import (
     CONFIDENCE,
     FIRM,
     ErrorLimits,
+    RateLimit,
     Scores,
+    choose_threshold,
     find_equivalent_mu,
     find_largest_mu,
+    limit_errors,
     limit_faultless_test,
+    limit_once,
     measure_error_rates,
     predict_epsilon_bound,
     predict_mu_bound,
@@ -26,6 +31,10 @@ from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import InvalidValue
 
 Judgement = Literal["holds", "refuted", "not tested"]
+# Why an audit that was planned by time ended.
+Ending = Literal["clear", "time"]
+
+GOALS = ("mu", "epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +93,30 @@ class JudgedClaim:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimedTest:
+    """Says how an audit went that was planned by time.
+
+    Attributes:
+        minutes: The time it was given.
+        choosing: Trainings per side that chose the test.
+        planned: Trainings per side for which there seemed to be time.
+        looks: How often the verdict was asked for.
+        ended: Why it ended: the verdict was "clear", or the "time" was over.
+    """
+
+    minutes: float
+    choosing: int
+    planned: int
+    looks: int
+    ended: Ending
+
+    @property
+    def limit(self) -> AnytimeLimit:
+        """How its error rates are limited, whenever it ends."""
+        return AnytimeLimit(batch=self.choosing)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """Holds the result of an audit.
 
@@ -105,6 +138,7 @@ class Finding:
             empty if it was given the view itself. The measured bounds then hold for an adversary
             that is given as much.
         engine: Whether the engine that trains does what the game plays, if that was compared.
+        timed: How it went, if it was planned by time.
 
     Example:
         >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
@@ -129,6 +163,12 @@ class Finding:
     residuals: ResidualReport | None = field(default=None, repr=False)
     given: str = ""
     engine: EngineCheck | None = None
+    timed: TimedTest | None = None
+
+    @property
+    def limit(self) -> RateLimit:
+        """How its error rates are limited."""
+        return limit_once if self.timed is None else self.timed.limit
 
     @property
     def tightness(self) -> float | None:
@@ -192,6 +232,7 @@ class Finding:
             "given": self.given,
             "residuals": None if self.residuals is None else residuals_document(self.residuals),
             "engine": None if self.engine is None else self.engine.as_document(),
+            "timed": None if self.timed is None else asdict(self.timed),
         }
 
 
@@ -234,6 +275,7 @@ def judge_scores(
     description: str,
     residuals: ResidualReport | None = None,
     given: str = "",
+    timed: TimedTest | None = None,
 ) -> Finding:
     """Turns scores into bounds and verdicts.
 
@@ -247,20 +289,22 @@ def judge_scores(
         description: The two data sets, in words.
         residuals: The outcome of the noise tests.
         given: What the adversary was given beyond its view.
+        timed: How an audit went that was planned by time; its limits hold whenever it ends.
 
     Returns:
         The finding, without the comparison with the engine.
     """
+    limit: RateLimit = limit_once if timed is None else timed.limit
     # Bounds are stated at 95 %; a verdict that ends with exit code 4 needs far more.
-    firm = [measure_error_rates(scores, goal, FIRM, delta) for goal in ("mu", "epsilon")]
-    for_mu = measure_error_rates(scores, "mu")
-    for_epsilon = measure_error_rates(scores, "epsilon", delta=delta)
+    firm = [measure_error_rates(scores, goal, FIRM, delta, limit) for goal in GOALS]
+    for_mu, for_epsilon = (
+        measure_error_rates(scores, goal, CONFIDENCE, delta, limit) for goal in GOALS
+    )
     judged = []
     for claim in claims:
         verdict: Judgement = "not tested"
-        # Claims are about the view: an adversary that was given more says nothing about them.
-        if not given:
-            verdict = judge_claim(claim, firm, certified, scores.trainings)
+        if is_about(claim, certified, given):
+            verdict = judge_claim(claim, firm, certified, scores.trainings, limit)
         judged.append(JudgedClaim(claim=claim, verdict=verdict))
     return Finding(
         certified=certified,
@@ -268,23 +312,91 @@ def judge_scores(
         epsilon_lower=for_epsilon.epsilon(delta),
         delta=delta,
         trainings=scores.trainings,
-        most=find_largest_mu(scores.trainings),
-        verdict=judge_bound(firm, certified, scores.trainings),
+        most=find_largest_mu(scores.trainings, CONFIDENCE, limit),
+        verdict=judge_bound(firm, certified, scores.trainings, limit),
         claims=tuple(judged),
         tests=(for_mu, for_epsilon),
         residuals=residuals,
         description=description,
         given=given,
+        timed=timed,
     )
 
 
-def judge_bound(firm: list[ErrorLimits], certified: Guarantee, trainings: int) -> Judgement:
+def is_clear(
+    scores: Scores,
+    certified: Guarantee,
+    claims: tuple[Claim, ...],
+    delta: float,
+    given: str,
+) -> bool:
+    """Returns whether more trainings would hardly change any verdict.
+
+    A promise is settled if it is refuted, or if it holds and the test's error rates are, by their
+    lower limits at 95 %, too large for any number of trainings to refute it.
+
+    Args:
+        scores: Scores of all trainings so far.
+        certified: The bound that is promised.
+        claims: Further claims.
+        delta: Where epsilon is measured.
+        given: What the adversary was given beyond its view.
+    """
+    limit = AnytimeLimit(batch=min(len(side) for side in scores.choosing))
+    firm = []
+    hopeful = []
+    for goal in GOALS:
+        threshold = choose_threshold(scores.choosing, goal, FIRM, delta)
+        firm.append(limit_errors(scores, threshold, FIRM, limit))
+        hopeful.append(limit_errors(scores, threshold, CONFIDENCE, limit.low))
+    verdict = judge_bound(firm, certified, scores.trainings, limit)
+    if not is_settled(verdict, any(one.contradicts(certified.curve) for one in hopeful)):
+        return False
+    for claim in claims:
+        if not is_about(claim, certified, given):
+            continue
+        verdict = judge_claim(claim, firm, certified, scores.trainings, limit)
+        if not is_settled(verdict, any(refutes(one, claim) for one in hopeful)):
+            return False
+    return True
+
+
+def is_settled(verdict: Judgement, refutable: bool) -> bool:
+    """Returns whether more trainings would hardly change a verdict.
+
+    Args:
+        verdict: The verdict so far.
+        refutable: Whether the test may yet refute the promise.
+    """
+    return verdict == "refuted" or (verdict == "holds" and not refutable)
+
+
+def is_about(claim: Claim, certified: Guarantee, given: str) -> bool:
+    """Returns whether a game says anything about a claim.
+
+    Args:
+        claim: The claim.
+        certified: The bound of the game's view and unit.
+        given: What the adversary was given beyond the view.
+    """
+    # Another adversary sees other things, and what was measured says nothing about it. An adversary
+    # that was given more says nothing about the view.
+    return not given and (claim.view, claim.unit) == (str(certified.view), certified.unit)
+
+
+def judge_bound(
+    firm: list[ErrorLimits],
+    certified: Guarantee,
+    trainings: int,
+    limit: RateLimit = limit_once,
+) -> Judgement:
     """Returns the verdict on the certified bound.
 
     Args:
         firm: Error limits at the confidence that a refutation needs.
         certified: The bound.
         trainings: Trainings per side.
+        limit: How error rates are limited.
 
     Returns:
         "not tested" if not even a test that never errs would have contradicted the bound.
@@ -292,9 +404,21 @@ def judge_bound(firm: list[ErrorLimits], certified: Guarantee, trainings: int) -
     if any(limits.contradicts(certified.curve) for limits in firm):
         return "refuted"
     # Too few trainings contradict nothing, whatever they show: to say "holds" would mislead.
-    if limit_faultless_test(trainings, FIRM).contradicts(certified.curve):
+    if limit_faultless_test(trainings, FIRM, limit).contradicts(certified.curve):
         return "holds"
     return "not tested"
+
+
+def refutes(limits: ErrorLimits, claim: Claim) -> bool:
+    """Returns whether no mechanism with a claim's promise could have such error rates.
+
+    Args:
+        limits: Limits of the error rates of one test.
+        claim: The claim.
+    """
+    if claim.epsilon is not None and claim.delta is not None:
+        return limits.epsilon(claim.delta) > claim.epsilon
+    return limits.contradicts(GaussianCurve(mu=math.inf if claim.mu is None else claim.mu))
 
 
 def judge_claim(
@@ -302,55 +426,31 @@ def judge_claim(
     firm: list[ErrorLimits],
     certified: Guarantee,
     trainings: int,
+    limit: RateLimit = limit_once,
 ) -> Judgement:
-    """Returns the verdict on a claim.
+    """Returns the verdict on a claim about the view and the unit of the game.
 
     Args:
-        claim: The claim. One about another view or unit is not tested.
+        claim: The claim.
         firm: Error limits at the confidence that a refutation needs.
         certified: The bound.
         trainings: Trainings per side.
+        limit: How error rates are limited.
 
     Returns:
         "holds" if the certified bound implies the claim, or if this number of trainings could be
         expected to contradict it, should the certified bound be attained.
     """
-    # Another adversary sees other things, and what was measured says nothing about it.
-    if (claim.view, claim.unit) != (str(certified.view), certified.unit):
-        return "not tested"
+    if any(refutes(limits, claim) for limits in firm):
+        return "refuted"
+    attained = find_equivalent_mu(certified.curve)
     if claim.epsilon is not None and claim.delta is not None:
-        return judge_epsilon(claim.epsilon, claim.delta, firm, certified, trainings)
-    mu = math.inf if claim.mu is None else claim.mu
-    if any(limits.contradicts(GaussianCurve(mu=mu)) for limits in firm):
-        return "refuted"
-    # The law's mu implies no claim about noise that is only near to its law.
-    implied = certified.curve.mu is not None and mu >= certified.curve.mu
-    attained = find_equivalent_mu(certified.curve)
-    if implied or predict_mu_bound(attained, trainings, FIRM) > mu:
-        return "holds"
-    return "not tested"
-
-
-def judge_epsilon(
-    epsilon: float,
-    delta: float,
-    firm: list[ErrorLimits],
-    certified: Guarantee,
-    trainings: int,
-) -> Judgement:
-    """Returns the verdict on a claim about epsilon, which any test may contradict.
-
-    Args:
-        epsilon: The claimed epsilon.
-        delta: The delta that goes with it.
-        firm: Error limits at the confidence that a refutation needs.
-        certified: The bound.
-        trainings: Trainings per side.
-    """
-    if any(limits.epsilon(delta) > epsilon for limits in firm):
-        return "refuted"
-    implied = certified.epsilon(delta) <= epsilon
-    attained = find_equivalent_mu(certified.curve)
-    if implied or predict_epsilon_bound(attained, delta, trainings, FIRM) > epsilon:
-        return "holds"
-    return "not tested"
+        promised = claim.epsilon
+        implied = certified.epsilon(claim.delta) <= promised
+        expected = predict_epsilon_bound(attained, claim.delta, trainings, FIRM, limit)
+    else:
+        promised = math.inf if claim.mu is None else claim.mu
+        # The law's mu implies no claim about noise that is only near to its law.
+        implied = certified.curve.mu is not None and promised >= certified.curve.mu
+        expected = predict_mu_bound(attained, trainings, FIRM, limit)
+    return "holds" if implied or expected > promised else "not tested"

@@ -24,6 +24,9 @@ TRAININGS = (
     "Trainings on each side that judge; as many more choose the test. "
     "By default 5000, fewer if long; 500 with a canary."
 )
+MINUTES = (
+    "In place of a number of trainings: as many as fit. Stops by itself when the verdict is clear."
+)
 REAL = "Real models and data"
 TWINS = "Sensitivity"
 DEFAULT_TWINS = 3
@@ -89,7 +92,13 @@ def audit_with_display(source: Any, view: str, unit: str, **options: Any) -> tup
 
         try:
             finding = audit_with_claims(
-                source, view, unit, on_start=start, on_progress=progress.advance, **options
+                source,
+                view,
+                unit,
+                on_start=start,
+                on_plan=progress.plan,
+                on_progress=progress.advance,
+                **options,
             )
         except KeyboardInterrupt:
             raise Stopped(folders[0] if folders else None) from None
@@ -117,6 +126,7 @@ def audit(
         int | None,
         typer.Option(help=TRAININGS),
     ] = None,
+    minutes: Annotated[float | None, typer.Option(help=MINUTES)] = None,
     delta: Annotated[
         float | None,
         typer.Option(help="Where epsilon is measured; by default at the budget's, or 1e-5."),
@@ -182,6 +192,7 @@ def audit(
             canary=canary,
             one_run=one_run,
             trainings=trainings,
+            minutes=minutes,
             claim=claim,
             canaries=canaries,
             workers=workers,
@@ -195,14 +206,19 @@ def audit(
     if delta is None:
         delta = default_delta(subject)
     if one_run is not None:
-        refuse_together("--one-run", trainings=trainings, claim=claim, workers=workers)
+        refuse_together(
+            "--one-run", trainings=trainings, minutes=minutes, claim=claim, workers=workers
+        )
         options = {"view": view, "unit": unit, "delta": delta, "canary": canary}
         show_one_run(subject, out, json, kind=one_run, canaries=canaries, **options)
         return
     refuse_together("without --one-run", canaries=canaries)
+    if minutes is not None:
+        refuse_together("--minutes", trainings=trainings)
     claims = tuple(read_claim(text, View.parse(view), unit) for text in claim or [])
     options = {
         "trainings": trainings,
+        "minutes": minutes,
         "delta": delta,
         "claims": claims,
         "canary": canary,
@@ -265,7 +281,11 @@ def resume_audit(folder: Path, workers: int | None, json: bool) -> None:
     with AuditProgress() as progress:
         try:
             finding = resume_audit(
-                folder, workers=workers, on_start=progress.start, on_progress=progress.advance
+                folder,
+                workers=workers,
+                on_start=progress.start,
+                on_plan=progress.plan,
+                on_progress=progress.advance,
             )
         except KeyboardInterrupt:
             raise Stopped(folder) from None

@@ -13,6 +13,7 @@ from sordino.report.number_formats import format_duration
 
 if TYPE_CHECKING:
     from sordino.audit.game import Game
+    from sordino.audit.timed_play import TimePlan
     from sordino.privacy.guarantee import Guarantee
 
 
@@ -59,6 +60,17 @@ class AuditProgress:
         print_message(
             f"Auditing the view {certified.view}: {game.description}. Audit folder: {path}"
         )
+
+    def plan(self, plan: TimePlan, certified: Guarantee) -> None:
+        """Says how many trainings fit into the time, and what they can show.
+
+        Args:
+            plan: How many are played.
+            certified: The guarantee that is tested.
+        """
+        from sordino.report.finding_tables import describe_plan
+
+        print_message(describe_plan(plan, certified))
 
     def share(self, done: float) -> None:
         """Shows a share of the work in percent.

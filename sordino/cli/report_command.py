@@ -12,6 +12,8 @@ from sordino.cli.console import messages, print_json, results
 from sordino.cli.twin_training import train_compared_twin
 from sordino.protocol import UserError
 
+ABOUT = "Said at the top of the page, and kept in the run's folder"
+
 if TYPE_CHECKING:
     from sordino.report.noise_cost import NoiseCost
 
@@ -53,12 +55,25 @@ def report(
             "instead.",
         ),
     ] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="Who answers for the run.", rich_help_panel=ABOUT)
+    ] = None,
+    purpose: Annotated[
+        str | None, typer.Option(help="What the model is for.", rich_help_panel=ABOUT)
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(help="Who prepared and reviewed the report.", rich_help_panel=ABOUT),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write a page that says in plain words what was protected, from whom, and how well."""
     from sordino.report.pdf import find_browser, print_page
     from sordino.report.writing import PAGE, write_page
 
+    said = {"owner": owner, "purpose": purpose, "names": names}
+    if any(text is not None for text in said.values()):
+        keep_said(runs, said)
     if without_noise:
         refuse_other_options(runs, out, pdf)
         show_noise_cost(runs[0], None, json)
@@ -89,6 +104,25 @@ def report(
         print_json({**files, **document})
     else:
         results.print("Wrote " + " and ".join(files.values()), soft_wrap=True)
+
+
+def keep_said(runs: list[Path], said: dict[str, str | None]) -> None:
+    """Keeps what is said about a run in its folder, for this page and all later ones.
+
+    Args:
+        runs: The folder of one run.
+        said: Owner, purpose and names; None for what is not said.
+
+    Raises:
+        UserError: Several runs, no run, or a text that is not one line.
+    """
+    from sordino.federation.store.run import Run
+    from sordino.report.about import keep_about
+
+    if len(runs) != 1:
+        raise UserError("--owner, --purpose and --names are about one run: give one folder.")
+    # It is a run, or nothing is written.
+    keep_about(Run.load(runs[0]).folder, **said)
 
 
 def write_filings(runs: list[Path], targets: dict[str, Path | None], *, json: bool) -> None:

@@ -121,7 +121,7 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
         scored = "its error, beside that of the mean"
     commands = {
         format_command("certify", run.folder): "what each adversary learns, at most",
-        format_command("audit", run.folder): "what an adversary learns, at least",
+        format_command("audit", run.folder, "--minutes", "1"): "what an adversary learns, at least",
     }
     # Attacks on uploads need kept ones.
     if run.facts.get("keep_uploads", 0) > 0:

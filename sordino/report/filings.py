@@ -59,8 +59,8 @@ def build_registry_entry(summary: RunSummary, published: str) -> dict[str, Any]:
         "deployment": {
             "basic": {
                 "name": summary.name,
-                "data_curators": [TO_FILL],
-                "intended_use": TO_FILL,
+                "data_curators": [summary.about.owner or TO_FILL],
+                "intended_use": summary.about.purpose or TO_FILL,
                 "data_product_type": "Machine learning model",
                 "data_product_region": TO_FILL,
                 "description": describe_protocol(summary.run.protocol),
@@ -85,7 +85,7 @@ def build_registry_entry(summary: RunSummary, published: str) -> dict[str, Any]:
                 "mechanisms": _state_mechanisms(summary),
                 "justification": TO_FILL,
             },
-            "administrative": {"registry_authors": [TO_FILL]},
+            "administrative": {"registry_authors": [summary.about.names or TO_FILL]},
         },
     }
 

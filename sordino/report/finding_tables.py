@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from sordino.audit.anytime_limits import AnytimeLimit
 from sordino.audit.lower_bounds import (
     CONFIDENCE,
-    ErrorLimits,
+    FIRM,
     count_needed_trainings,
-    limit_error_rate,
+    find_equivalent_mu,
+    find_largest_mu,
+    limit_faultless_test,
+    predict_mu_bound,
 )
 from sordino.privacy.guarantee import format_delta, round_down
 from sordino.protocol.views import UNIT_IN_WORDS
@@ -21,12 +25,37 @@ from sordino.report.terminal_tables import facts_table, table_with_columns
 
 if TYPE_CHECKING:
     from sordino.audit.canaries.canary_clients import CanaryEstimate
-    from sordino.audit.verdict import Claim, Finding
+    from sordino.audit.timed_play import TimePlan
+    from sordino.audit.verdict import Claim, Finding, TimedTest
     from sordino.privacy.guarantee import Guarantee
 
 VERDICT_COLOURS = {"holds": "green", "refuted": "red", "not tested": "yellow"}
 # Above it, more trainings are needed than anybody runs, and more noise is the better advice.
 FEASIBLE_MU = 7
+
+
+ENDINGS = {
+    "clear": "It stopped by itself: the verdict is clear.",
+    "time": "It stopped when the time was over.",
+}
+
+
+def describe_plan(plan: TimePlan, certified: Guarantee) -> str:
+    """Says what an audit that is planned by time can show, before its test is judged.
+
+    Args:
+        plan: How many trainings are played.
+        certified: The bound that is tested.
+    """
+    limit = AnytimeLimit(batch=plan.choosing)
+    promised = find_equivalent_mu(certified.curve)
+    shown = predict_mu_bound(promised, plan.judging, CONFIDENCE, limit)
+    largest = find_largest_mu(plan.judging, FIRM, limit)
+    return (
+        f"The test is chosen by {plan.choosing:,} trainings on each side. Time for about "
+        f"{plan.judging:,} more, which judge it: they refute a mu below {round_down(largest)} at "
+        f"most, and show about {round_down(shown)} if the bound is attained."
+    )
 
 
 def finding_head(finding: Finding) -> str:
@@ -169,9 +198,18 @@ def _say_game(finding: Finding) -> str:
     # A single training is judged by its canaries and not by repetition.
     if finding.trainings <= 1:
         return f"Game: {finding.description}."
+    judged = f"{finding.trainings:,} trainings on each side judged it"
+    ending = "as many chose the test."
+    if finding.timed is not None:
+        ending = _say_ending(finding.timed)
+    return f"Game: {finding.description}; {judged}, {ending}"
+
+
+def _say_ending(timed: TimedTest) -> str:
+    """Says how an audit went that was planned by time."""
     return (
-        f"Game: {finding.description}; {finding.trainings:,} trainings on each side judged it, "
-        "as many chose the test."
+        f"after {timed.choosing:,} that chose the test. "
+        f"{ENDINGS[timed.ended]} Its limits hold whenever it stops."
     )
 
 
@@ -202,8 +240,8 @@ def most_epsilon(finding: Finding) -> float:
     if finding.trainings <= 1:
         return math.inf
     # No errors at all in that many trainings: the most that a test can show.
-    limit = float(limit_error_rate(0, finding.trainings, (1 - CONFIDENCE) / 2))
-    return ErrorLimits(false_positive=limit, false_negative=limit).epsilon(finding.delta)
+    faultless = limit_faultless_test(finding.trainings, CONFIDENCE, finding.limit)
+    return faultless.epsilon(finding.delta)
 
 
 def advice(finding: Finding, promised: float) -> str:

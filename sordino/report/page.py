@@ -16,6 +16,7 @@ from sordino.protocol.errors import format_command
 from sordino.protocol.views import UNIT_IN_WORDS
 from sordino.report.attack_figures import draw_attack_plots
 from sordino.report.caveats import list_caveats, list_warnings
+from sordino.report.deployments import REGISTRY, deployment_rows
 from sordino.report.evidence import Audit
 from sordino.report.figures import draw_figures, format_epsilons, format_measured
 from sordino.report.number_formats import (
@@ -142,13 +143,15 @@ def run_page(summary: RunSummary, cost: NoiseCost | None = None) -> str:
         partition_text=describe_missing_partition(summary),
         audits=[audit_row(audit) for audit in summary.audits],
         judged=judged,
-        audit_command=format_command("audit", summary.run.folder, "--view", view),
+        audit_command=format_command("audit", summary.run.folder, "--view", view, "--minutes", "1"),
         attack_plots=draw_attack_plots(summary),
         without_noise=any(attack.name.endswith(", noise 0") for attack in summary.attacks),
         limits=list_caveats(summary),
         provenance=list_provenance(summary),
         protocol=shorten_protocol(dumps(summary.run.protocol)),
         derivations=list_derivations(summary),
+        deployments=deployment_rows(),
+        registry=REGISTRY,
     )
 
 
@@ -402,12 +405,23 @@ def list_derivations(summary: RunSummary) -> list[dict[str, Any]]:
         summary: Summary of the run.
 
     Returns:
-        Per bound, a title and the lines of its derivation.
+        Per derivation, a title, the views that it serves with their bounds, and its lines, once.
     """
-    rows = []
-    for guarantees in summary.guarantees.values():
+    rows: list[dict[str, Any]] = []
+    for unit, guarantees in summary.guarantees.items():
+        groups: dict[tuple[str, ...], dict[str, Any]] = {}
         for one in guarantees:
+            # The first line says what the adversary sees; the others often serve many views.
+            group = groups.setdefault(
+                (one.method, *one.derivation[1:]),
+                {
+                    "title": f"About one {unit}: {one.method}",
+                    "views": [],
+                    "lines": one.derivation[1:],
+                },
+            )
             epsilon = format_upper_bound(one.epsilon(summary.headline.delta))
-            title = f"{one.view}, one {one.unit}: {one.method}, ε = {epsilon}"
-            rows.append({"title": title, "lines": one.derivation})
+            first = " ".join(one.derivation[:1])
+            group["views"].append((f"{one.view}: ε = {epsilon}", first))
+        rows += groups.values()
     return rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from sordino.privacy.guarantee import MEANINGFUL, format_delta
 from sordino.protocol.version import own_version
@@ -42,6 +43,19 @@ class ReviewAnswer:
         return "\n".join([f"### {self.question}", "", *self.lines, ""])
 
 
+def write_cell(text: str) -> str:
+    r"""Returns a text for a cell of a table, or that it is to be filled in.
+
+    Args:
+        text: What was said; empty if nothing.
+
+    Example:
+        >>> write_cell("Ward 3 | Ward 4")
+        'Ward 3 \\\\| Ward 4'
+    """
+    return text.replace("|", "\\|") or TO_FILL
+
+
 def write_annex(summary: RunSummary) -> str:
     """Returns an annex for a review board, as Markdown.
 
@@ -57,9 +71,10 @@ def write_annex(summary: RunSummary) -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| owner | {TO_FILL} |",
-        f"| purpose | {TO_FILL} |",
-        f"| date and reviewers | {TO_FILL} |",
+        f"| owner | {write_cell(summary.about.owner)} |",
+        f"| purpose | {write_cell(summary.about.purpose)} |",
+        f"| date | {date.today().isoformat()} |",
+        f"| prepared and reviewed by | {write_cell(summary.about.names)} |",
         "",
         "## Evaluating the guarantee (topics of NIST SP 800-226)",
         "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import read_ledger
 from sordino.privacy.published import Withheld, find_withheld, publish_metrics
 from sordino.protocol import UNITS, Protocol, View, dumps
+from sordino.report.about import About, read_about
 from sordino.report.drawing import MOST_POINTS, spread_indices
 from sordino.report.evidence import AttackResult, Audit, read_attacks, read_audits
 from sordino.report.phrasing import find_test_source
@@ -79,6 +80,7 @@ class RunSummary:
             could be compared with the digest.
         sealed: Whether the ledger seals what the run is priced by.
         signers: Fingerprints of the keys that have signed the run.
+        about: What its owner has said about it.
     """
 
     run: Run
@@ -95,6 +97,7 @@ class RunSummary:
     ledger_digest: str
     sealed: bool
     signers: tuple[str, ...]
+    about: About
 
     @property
     def name(self) -> str:
@@ -181,6 +184,7 @@ def summarize_run(source: str | Path | Run, headline: Headline | None = None) ->
         ledger_digest=ledger_digest,
         sealed=run.sealed,
         signers=signers_of(run.folder),
+        about=read_about(run.folder),
     )
 
 
@@ -326,6 +330,7 @@ def summary_document(summary: RunSummary) -> dict[str, Any]:
             **{names: betas.tolist() for names, betas in summary.curves.items()},
         },
         "spent": {"rounds": list(summary.spent.rounds), "epsilon": list(summary.spent.epsilons)},
+        "about": asdict(summary.about),
         "withheld": list(summary.withheld.reasons),
         "metrics": {name: run.metrics[name][rows].tolist() for name in shown},
         "clients": [client_document(row) for row in summary.clients[:MOST_CLIENTS]],

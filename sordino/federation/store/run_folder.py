@@ -18,6 +18,7 @@ clients/            where clients keep models: ID.safetensors is client ID's, wh
                     else is given
 signatures/         the keys that vouch for the run (signatures.py)
 audits/, attacks/   what audits and attacks of the run have found
+about.json          owner, purpose and names, where somebody said them (report/about.py)
 report.html         all of it that may be published, for people
 """
 

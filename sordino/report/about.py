@@ -1,0 +1,92 @@
+"""Keeps what only people know about a run, for the top of its page: owner, purpose, names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from sordino.federation.store.files import write_whole, writing
+from sordino.federation.store.run_folder import as_json
+from sordino.protocol import InvalidValue, UserError
+
+ABOUT = "about.json"
+# Longer texts belong into the annex.
+MOST_LETTERS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Says who answers for a run and what it is for; empty texts where nobody has said it.
+
+    Attributes:
+        owner: Who is responsible.
+        purpose: What the model is for.
+        names: Who prepared and reviewed the report.
+    """
+
+    owner: str = ""
+    purpose: str = ""
+    names: str = ""
+
+    def __post_init__(self) -> None:
+        for name, text in asdict(self).items():
+            if not isinstance(text, str) or len(text) > MOST_LETTERS or not text_is_plain(text):
+                raise InvalidValue(name, text, f"one line of at most {MOST_LETTERS} letters")
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Returns what was said, as rows of words and texts."""
+        said = {"Owner": self.owner, "Purpose": self.purpose, "Prepared by": self.names}
+        return [(word, text) for word, text in said.items() if text]
+
+
+def text_is_plain(text: str) -> bool:
+    """Returns whether a text is one line without control characters.
+
+    Args:
+        text: The text.
+    """
+    return not text or text.isprintable()
+
+
+def read_about(folder: Path) -> About:
+    """Returns what was said about a run.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    path = folder / ABOUT
+    if not path.exists():
+        return About()
+    try:
+        return About(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        raise UserError(
+            f"{path} cannot be read: expected owner, purpose and names. "
+            "Delete it, and say them again with `sordino report`."
+        ) from None
+
+
+def keep_about(folder: Path, **said: str | None) -> About:
+    """Writes what is said about a run, and keeps what was said before.
+
+    Args:
+        folder: The run's folder.
+        **said: The attributes of `About`; None for those that are not said.
+
+    Returns:
+        All that is said about it.
+
+    Raises:
+        InvalidValue: A text is too long, or not one line.
+    """
+    new = {name: text for name, text in said.items() if text is not None}
+    about = read_about(folder)
+    if new:
+        about = replace(about, **new)
+        with writing(folder / ABOUT):
+            write_whole(folder / ABOUT, as_json(asdict(about)))
+    return about
