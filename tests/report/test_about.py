@@ -19,7 +19,7 @@ def run(tmp_path_factory):
     rule = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
     plan = Protocol(seed=1, clients=5, rounds=2, local=rule, noise=Gaussian(sigma=0.2))
     out = tmp_path_factory.mktemp("about") / "run"
-    return train(plan, data="digits", model="logistic", out=out, report=False)
+    return train(plan, data="digits", model="logistic", folder=out, report=False)
 
 
 def test_what_is_said_stands_on_the_page_and_in_every_filing(run) -> None:
@@ -52,7 +52,7 @@ def test_wrong_words_are_refused_and_nothing_is_written(run) -> None:
     answer = CliRunner().invoke(app, ["report", "nowhere", "--owner", "x"])
     assert isinstance(answer.exception, UserError)
     (run.folder / "about.json").write_text('{"owner": 1}')
-    with pytest.raises(UserError, match="cannot be read|owner"):
+    with pytest.raises(UserError, match="owner"):
         read_about(run.folder)
     (run.folder / "about.json").unlink()
 
