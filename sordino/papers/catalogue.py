@@ -32,7 +32,7 @@ def all_claims() -> tuple[PublishedClaim, ...]:
 
     Example:
         >>> len(all_claims())
-        54
+        64
     """
     return CLAIMS
 

@@ -162,6 +162,43 @@ def sampled_pair(*, mu: float, probability: float) -> float:
     return probability**2 * total_variation(mu=mu)
 
 
+def lemma_b_1(*, mu: float, probability: float) -> float:
+    """Returns the total variation that Lemma B.1 allows two mixtures which share one part.
+
+    Its trade-off function max(f, 1 - alpha - p_E), f being Gaussian, allows the smaller of both.
+
+    Args:
+        mu: The Gaussian parameter of the parts that differ.
+        probability: Of these parts, p_E.
+
+    Example:
+        >>> lemma_b_1(mu=1.0, probability=0.25)
+        0.25
+    """
+    return min(total_variation(mu=mu), probability)
+
+
+def lemma_d_1(*, batch: int, records: int, sigma: float, epsilon: float) -> float:
+    """Returns the delta of C_{B/n}(G_{1/sigma}), which Lemma D.1 gives a step of noisy SGD.
+
+    Args:
+        batch: B, the records of a step.
+        records: n, the records of the client.
+        sigma: Of the noise.
+        epsilon: The epsilon of differential privacy.
+
+    Example:
+        >>> round(lemma_d_1(batch=16, records=600, sigma=1.0, epsilon=0.01), 6)
+        0.00767
+    """
+    from sordino.papers.convergent_lemmas import lemma_3
+
+    drawn = batch / records
+    # What is left for the Gaussian at (1 - B/n) Id + B/n f (Balle, Barthe and Gaboardi 2018).
+    left = math.log1p(math.expm1(epsilon) / drawn)
+    return drawn * lemma_3(mu=1 / sigma, epsilon=left)
+
+
 def total_variation(*, mu: float) -> float:
     """Returns the total variation of N(0, 1) and N(mu, 1): 2 Phi(mu/2) - 1.
 

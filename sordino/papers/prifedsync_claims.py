@@ -5,7 +5,7 @@ Each has its verdict and the numbers that support it.
 
 from __future__ import annotations
 
-from sordino.papers import certified, prifedsync
+from sordino.papers import certified, convergent_lemmas, convergent_remarks, prifedsync, quadrature
 from sordino.papers.claims import PublishedClaim
 
 _MIXTURE = (
@@ -14,6 +14,37 @@ _MIXTURE = (
 )
 
 CLAIMS: tuple[PublishedClaim, ...] = (
+    PublishedClaim(
+        name="prifedsync/lemma-3.3",
+        where="prifedsync, Lemma 3.3 (Dong, Roth and Su 2022)",
+        statement=(
+            "Algorithms of which each sees the outputs before it are together as private as the "
+            "product of their trade-off functions."
+        ),
+        quantity="delta",
+        relation="at most",
+        verdict="sound",
+        published=convergent_remarks.lemma_2,
+        exact=quadrature.adaptive_delta,
+        evidence="A Gaussian release whose size depends on the output of one before it has",
+        reason="Dong, Roth and Su 2022, Thm 3.2.",
+        defaults={"first": 0.6, "second": 0.8, "epsilon": 1.0},
+    ),
+    PublishedClaim(
+        name="prifedsync/lemma-3.4",
+        where="prifedsync, Lemma 3.4 (Dong, Roth and Su 2022)",
+        statement=(
+            "Gaussian releases compose to the root of the summed squares of their parameters."
+        ),
+        quantity="mu",
+        relation="equal to",
+        verdict="sound",
+        published=convergent_lemmas.lemma_5,
+        exact=quadrature.composed_mu,
+        evidence="The overlap of the two joint laws, integrated, is that of",
+        reason="Dong, Roth and Su 2022, Cor. 3.3.",
+        defaults={"first": 3.0, "second": 4.0},
+    ),
     PublishedClaim(
         name="prifedsync/lemma-3.7",
         where="prifedsync, Lemma 3.7",
@@ -54,6 +85,25 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         sound_replacement="none needed; the mixture (1 - p^2) Id + p^2 f is smaller",
         # The total variation of f is 0.383, above p^2 = 0.25, so that the sampling term decides.
         defaults={"mu": 1.0, "probability": 0.5},
+    ),
+    PublishedClaim(
+        name="prifedsync/lemma-b.1",
+        where="prifedsync, Lemma B.1",
+        statement=(
+            "Two mixtures that differ with probability p_E only have a trade-off function of at "
+            "least max(f, 1 - alpha - p_E)."
+        ),
+        quantity="total variation",
+        relation="at most",
+        verdict="sound",
+        published=prifedsync.lemma_b_1,
+        exact=quadrature.mixed_variation,
+        evidence="Two mixtures of Gaussians with a part in common, integrated, have",
+        reason=(
+            "docs/theory.md#c3: joint convexity; the mixture p_E f + (1 - p_E) Id is even smaller. "
+            "The lemma is about one round, and Theorem 1 uses it for many."
+        ),
+        defaults={"mu": 1.0, "probability": 0.25},
     ),
     PublishedClaim(
         name="prifedsync/theorem-1",
@@ -137,6 +187,25 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         sound_replacement=_MIXTURE,
         defaults={"mu": 1.0, "clients": 5},
+    ),
+    PublishedClaim(
+        name="prifedsync/lemma-d.1",
+        where="prifedsync, Lemma D.1 (Dong, Roth and Su 2022)",
+        statement=(
+            "A step of noisy SGD on B of n records is C_{B/n}(G_{1/sigma})-DP, and K steps are K "
+            "copies of it; here for one step."
+        ),
+        quantity="delta",
+        relation="at most",
+        verdict="sound",
+        published=prifedsync.lemma_d_1,
+        exact=quadrature.drawn_delta,
+        evidence="A step on a linear loss, one record exchanged for its negative, integrated, has",
+        reason=(
+            "Dong, Roth and Su 2022, Thm 4.2: the sum moves by at most 2C, and the noise has the "
+            "deviation 2 C sigma. Where the momentum or Adam follows, nothing is added."
+        ),
+        defaults={"batch": 16, "records": 600, "sigma": 1.0, "epsilon": 0.01},
     ),
     PublishedClaim(
         name="prifedsync/theorem-2",

@@ -159,6 +159,85 @@ def adaptive_delta(*, first: float, second: float, epsilon: float) -> float:
     return float((alternative - null).sum()) * step / math.sqrt(2 * math.pi)
 
 
+def adaptive_divergence(*, order: float, first: float, second: float) -> float:
+    """Returns the Rényi divergence of two Gaussian releases, of which the second sees the first.
+
+    Where the first output points to the neighbour, the second has the parameter `second`, and
+    half of it elsewhere. Given the first output, the moment of the second is known.
+
+    Args:
+        order: The order of the Rényi divergence, alpha.
+        first: The Gaussian parameter of the first release.
+        second: The largest Gaussian parameter of the second release.
+
+    Example:
+        >>> round(adaptive_divergence(order=2.0, first=0.6, second=0.8), 6)
+        0.927184
+    """
+    import numpy as np
+    from scipy.special import logsumexp
+
+    centre = order * first
+    x, step = _make_grid(centre - _REACH, centre + _REACH)
+    loss = first * x - first * first / 2
+    parameter = np.where(loss > 0, second, second / 2)
+    logs = -x * x / 2 + order * loss + order * (order - 1) / 2 * parameter**2
+    log_moment = float(logsumexp(logs)) + math.log(step) - math.log(2 * math.pi) / 2
+    return log_moment / (order - 1)
+
+
+def mixed_variation(*, mu: float, probability: float) -> float:
+    """Returns the total variation of two mixtures that share one of their parts.
+
+    With a probability they are N(-mu/2, 1) and N(mu/2, 1), and otherwise N(0, 1), both of them.
+    Half the distance of the two densities is integrated.
+
+    Args:
+        mu: The Gaussian parameter of the parts that differ.
+        probability: Of these parts.
+
+    Example:
+        >>> round(mixed_variation(mu=1.0, probability=0.5), 6)
+        0.191462
+    """
+    import numpy as np
+
+    x, step = _make_grid(-_REACH - mu, _REACH + mu)
+    shared = (1 - probability) * np.exp(-x * x / 2)
+    one = probability * np.exp(-((x + mu / 2) ** 2) / 2) + shared
+    other = probability * np.exp(-((x - mu / 2) ** 2) / 2) + shared
+    return float(np.abs(one - other).sum()) * step / 2 / math.sqrt(2 * math.pi)
+
+
+def drawn_delta(*, batch: int, records: int, sigma: float, epsilon: float) -> float:
+    """Returns the delta of one step of noisy SGD on a linear loss, integrated.
+
+    The batch has so many of the client's records. One of them is exchanged for its negative, so
+    that its clipped gradient C becomes -C; the others have none. The noise has the deviation
+    2 C sigma.
+
+    Args:
+        batch: B, the records of a step.
+        records: n, the records of the client.
+        sigma: Of the noise.
+        epsilon: The epsilon of differential privacy.
+
+    Example:
+        >>> round(drawn_delta(batch=16, records=600, sigma=1.0, epsilon=0.01), 6)
+        0.006069
+    """
+    import numpy as np
+
+    drawn = batch / records
+    shift = 1 / (2 * sigma)
+    x, step = _make_grid(-_REACH - shift, _REACH + shift)
+    left_out = (1 - drawn) * np.exp(-x * x / 2)
+    one = drawn * np.exp(-((x - shift) ** 2) / 2) + left_out
+    other = drawn * np.exp(-((x + shift) ** 2) / 2) + left_out
+    excess = np.maximum(one - math.exp(epsilon) * other, 0)
+    return float(excess.sum()) * step / math.sqrt(2 * math.pi)
+
+
 def gaussian_amplitude(*, sigma: float) -> float:
     """Returns E|X| of N(0, sigma^2), integrated.
 

@@ -178,6 +178,38 @@ def harmonized_epsilon(*, epsilon: float, rounds: int, dimension: int) -> float:
     return noise.epsilon_at_least(DELTA, clip=1.0, dimension=dimension, rounds=rounds)
 
 
+def composition(*, order: float, first: float, second: float) -> float:
+    """Returns the Rényi divergence of two Gaussian releases together: the sum of theirs.
+
+    Args:
+        order: The order of the Rényi divergence, alpha.
+        first: The Gaussian parameter of the first release.
+        second: The largest Gaussian parameter of the second release.
+
+    Example:
+        >>> composition(order=2.0, first=0.6, second=0.8)
+        1.0
+    """
+    return order * (first * first + second * second) / 2
+
+
+def conversion(*, order: float, mu: float, delta: float) -> float:
+    """Returns the epsilon of a Gaussian release whose Rényi divergence is converted as printed.
+
+    It is epsilon_alpha + log(1/delta)/(alpha - 1), with epsilon_alpha = alpha mu^2/2.
+
+    Args:
+        order: The order of the Rényi divergence, alpha.
+        mu: The Gaussian parameter of the release.
+        delta: The delta of differential privacy.
+
+    Example:
+        >>> round(conversion(order=6.0, mu=1.0, delta=1e-5), 4)
+        5.3026
+    """
+    return order * mu * mu / 2 + math.log(1 / delta) / (order - 1)
+
+
 def theorem_6(*, order: float, sensitivity: float, sigma: float) -> float:
     """Returns the least epsilon of Theorem 6 with sigma^2 >= alpha Delta^2/(2 epsilon).
 

@@ -8,12 +8,57 @@ from __future__ import annotations
 from sordino.papers import quadrature, udp_fl, udp_fl_utility
 from sordino.papers.claims import PublishedClaim
 
+
+def gaussian_epsilon(*, mu: float, delta: float) -> float:
+    """Returns the exact epsilon of a Gaussian release.
+
+    Args:
+        mu: Its Gaussian parameter.
+        delta: The delta of differential privacy.
+    """
+    from sordino.privacy.curves import gaussian
+
+    return gaussian.epsilon(mu, delta)
+
+
 _PRINTED = (
     "it has neither the logarithm nor the 1/(alpha - 1) of a Rényi divergence, "
     "1 - e^-1 for 1 - e^-lambda, 1 - nu for min(nu, 1 - nu), and the branches of sgn exchanged"
 )
 
 CLAIMS: tuple[PublishedClaim, ...] = (
+    PublishedClaim(
+        name="udp-fl/composition",
+        where="udp-fl, Section 4.1, adaptive composition (Mironov 2017)",
+        statement="The Rényi divergences of releases add up, although one may look at another.",
+        quantity="rdp",
+        relation="at most",
+        verdict="sound",
+        published=udp_fl.composition,
+        exact=quadrature.adaptive_divergence,
+        evidence="A Gaussian release whose size depends on the output of one before it has",
+        reason="Mironov 2017, Prop. 1, at every order by itself.",
+        defaults={"order": 2.0, "first": 0.6, "second": 0.8},
+    ),
+    PublishedClaim(
+        name="udp-fl/conversion",
+        where="udp-fl, Section 4.1, RDP to DP conversion (Mironov 2017)",
+        statement=(
+            "A release of Rényi divergence epsilon_alpha is (epsilon_alpha + "
+            "log(1/delta)/(alpha - 1), delta)-DP."
+        ),
+        quantity="epsilon",
+        relation="at most",
+        verdict="sound",
+        published=udp_fl.conversion,
+        exact=lambda mu, delta: gaussian_epsilon(mu=mu, delta=delta),
+        evidence="A Gaussian release of that divergence has exactly",
+        reason=(
+            "docs/theory.md#b5: true and loose; a conversion that subtracts log(alpha)/(alpha - 1) "
+            "besides holds too, and what is known of a Gaussian needs none."
+        ),
+        defaults={"order": 6.0, "mu": 1.0, "delta": 1e-5},
+    ),
     PublishedClaim(
         name="udp-fl/table-3",
         where="udp-fl, Table 3, Gaussian row",

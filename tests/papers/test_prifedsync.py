@@ -130,6 +130,20 @@ def test_theorem_1_fails_exactly_between_the_extremes(probability, rounds) -> No
 def test_the_lemmas_of_one_round_hold(mu, probability, clients, mixing) -> None:
     assert check(find("prifedsync/lemma-3.8"), mu=mu, probability=probability).holds
     assert check(find("prifedsync/lemma-3.7"), shift=mu, clients=clients, mixing=mixing).holds
+    assert check(find("prifedsync/lemma-b.1"), mu=mu, probability=probability).holds
+
+
+@some
+@given(st.integers(1, 600), st.floats(0.2, 5.0), st.floats(0.0, 3.0))
+def test_lemma_d_1_holds_for_one_step(batch, sigma, epsilon) -> None:
+    assert check(find("prifedsync/lemma-d.1"), batch=batch, sigma=sigma, epsilon=epsilon).holds
+
+
+def test_lemma_d_1_is_nearly_attained_where_it_is_seen_who_was_drawn() -> None:
+    full = check(find("prifedsync/lemma-d.1"), batch=600, epsilon=1.0)
+    # All records are drawn: a Gaussian of mu = 1, whose delta at epsilon = 1 is known.
+    assert full.published == pytest.approx(0.1269367375)
+    assert full.exact == pytest.approx(full.published, rel=1e-3)
 
 
 def test_lemma_3_8_by_integration() -> None:

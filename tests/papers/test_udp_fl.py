@@ -45,6 +45,13 @@ def staircase_samples(step: float, width: float, size: int, seed: int = 0) -> np
     return np.where(generator.random(size) < 0.5, -1, 1) * (widths + place) * width
 
 
+@some
+@given(st.floats(1.1, 30.0), st.floats(0.01, 3.0), st.floats(0.01, 3.0), st.floats(1e-9, 0.1))
+def test_composition_and_conversion_hold(order, first, second, delta) -> None:
+    assert check(find("udp-fl/composition"), order=order, first=first, second=second).holds
+    assert check(find("udp-fl/conversion"), order=order, mu=first, delta=delta).holds
+
+
 def test_theorem_2_is_refuted_by_its_density() -> None:
     verdict = check(find("udp-fl/theorem-2"))
     found = math.log(staircase_moment(1.1, 5.0, 0.5, 1.0)) / 0.1
