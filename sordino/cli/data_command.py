@@ -13,6 +13,12 @@ from sordino.protocol import UserError
 
 app = typer.Typer(help="Describe your own tables.", no_args_is_help=True)
 
+LOOKED = (
+    "This looked at the records. Limits, categories and classes are public once they stand in "
+    "a protocol: state what is known beforehand, or describe a public sample or invented "
+    "records."
+)
+
 
 @app.callback()
 def keep_group() -> None:
@@ -30,25 +36,48 @@ def describe(
     json: Json = False,
 ) -> None:
     """Propose [data.columns] for a table, from a public sample of it."""
-    from sordino.data.table_files import TABLE_SUFFIXES, is_table, read_text_table
+    from sordino.data.table_files import read_text_table
     from sordino.data.table_proposal import propose_description, write_proposal
     from sordino.protocol.file import parse_toml
 
-    if label is not None and target is not None:
-        raise UserError("--label and --target: give one of them, the column to be learnt.")
-    if not is_table(file):
-        raise UserError(
-            f"{file} is no table: expected is a file ({', '.join(TABLE_SUFFIXES)}) or a folder "
-            "of such files."
-        )
+    refuse_two_answers(label, target)
+    require_table(file)
     proposal = propose_description(read_text_table(file), label=label, target=target, group=group)
     text = write_proposal(proposal)
     if json:
         print_json(parse_toml(text))
     else:
         print(text, end="")
-    print_message(
-        "This looked at the records. Limits, categories and classes are public once they stand in "
-        "a protocol: state what is known beforehand, or describe a public sample or invented "
-        "records."
-    )
+    print_message(LOOKED)
+
+
+def refuse_two_answers(label: str | None, target: str | None) -> None:
+    """Refuses to learn two columns.
+
+    Args:
+        label: The column with the class, if one was named.
+        target: The column with a number to predict, if one was named.
+
+    Raises:
+        UserError: Both were named.
+    """
+    if label is not None and target is not None:
+        raise UserError("--label and --target: give one of them, the column to be learnt.")
+
+
+def require_table(path: Path) -> None:
+    """Refuses a path that is neither a table nor a folder of tables.
+
+    Args:
+        path: As it was typed.
+
+    Raises:
+        UserError: It is no table.
+    """
+    from sordino.data.table_files import TABLE_SUFFIXES, is_table
+
+    if not is_table(path):
+        raise UserError(
+            f"{path} is no table: expected is a file ({', '.join(TABLE_SUFFIXES)}) or a folder "
+            "of such files."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from sordino.cli.arguments import File, Json, Sets
 from sordino.cli.console import print_json, print_message, results
+from sordino.cli.data_command import LOOKED, refuse_two_answers, require_table
 from sordino.cli.protocol_sources import (
     EXAMPLE,
     describe_example,
@@ -16,7 +18,7 @@ from sordino.cli.protocol_sources import (
     list_examples,
     protocol_from,
 )
-from sordino.protocol import Protocol, UserError, build_schema, dumps
+from sordino.protocol import Protocol, UserError, build_schema, dumps, loads
 from sordino.protocol.errors import format_command
 
 
@@ -25,8 +27,31 @@ def new(
         Path, typer.Argument(metavar="[NAME]", help="File to write; .toml is added.")
     ] = Path("federation"),
     example: Annotated[
-        str, typer.Option("--from", help=f"Example to start from: {', '.join(list_examples())}.")
-    ] = EXAMPLE,
+        str | None,
+        typer.Option(
+            "--from", help=f"Example to start from, {EXAMPLE} or: {', '.join(list_examples())}."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Write it for your own table, or a folder with a table per client."),
+    ] = None,
+    sample: Annotated[
+        Path | None,
+        typer.Option(help="With --data: a public sample, to propose limits and categories from."),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="With --data: the column with the class.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="With --data: the column with a number to predict.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="With --data: the column that says whose a record is.")
+    ] = None,
+    epsilon: Annotated[
+        float, typer.Option(help="With --data: the budget, which noise is found for.")
+    ] = 3.0,
     listed: Annotated[
         bool, typer.Option("--list", help="Show what every example is, and write nothing.")
     ] = False,
@@ -35,6 +60,30 @@ def new(
     if listed:
         print_examples()
         return
+    target_file = name_protocol_file(name)
+    if data is None:
+        refuse_without_data(sample=sample, label=label, target=target, group=group)
+        write_protocol_file(target_file, example_text(example or EXAMPLE))
+        return
+    if example is not None:
+        raise UserError("--from and --data: give one of them; an example has data of its own.")
+    text = protocol_for_tables(
+        data, sample or data, label=label, target=target, group=group, epsilon=epsilon
+    )
+    write_protocol_file(target_file, text)
+    if sample is None:
+        print_message(f"{LOOKED} --sample FILE names one.")
+
+
+def name_protocol_file(name: Path) -> Path:
+    """Returns the protocol file that a name stands for.
+
+    Args:
+        name: As it was typed, with or without .toml.
+
+    Raises:
+        UserError: It names a folder, or a file that is there.
+    """
     if name.name in ("", ".."):
         raise UserError(
             f"{str(name)!r} is a folder: "
@@ -43,14 +92,86 @@ def new(
     target = name
     if name.suffix != ".toml":
         target = name.with_name(name.name + ".toml")
-    text = example_text(example)
+    if target.exists():
+        raise existing_file(target)
+    return target
+
+
+def existing_file(target: Path) -> UserError:
+    """Returns the error for a file that would be overwritten.
+
+    Args:
+        target: The file.
+    """
+    return UserError(f"{target} exists already: choose another name, as in `sordino new mine`.")
+
+
+def refuse_without_data(**options: object) -> None:
+    """Refuses options that describe tables where none are given.
+
+    Args:
+        options: By name; None where they were not given.
+
+    Raises:
+        UserError: One was given.
+    """
+    for option, value in options.items():
+        if value is not None:
+            raise UserError(
+                f"--{option} {value}: it describes tables of your own; --data PATH names them."
+            )
+
+
+def protocol_for_tables(
+    data: Path,
+    sample: Path,
+    *,
+    label: str | None,
+    target: str | None,
+    group: str | None,
+    epsilon: float,
+) -> str:
+    """Returns a protocol file for tables, with the noise that its budget needs.
+
+    Args:
+        data: A table, or a folder with a table for each client.
+        sample: The table that is looked at.
+        label: The column with the class.
+        target: The column with a number to predict.
+        group: The column that says whose a record is.
+        epsilon: The budget.
+
+    Raises:
+        UserError: They are no tables, do not fit each other, or no noise meets the budget.
+    """
+    from sordino.data.table_protocol import plan_tables, write_table_protocol
+    from sordino.privacy.calibrate import calibrate
+
+    refuse_two_answers(label, target)
+    require_table(data)
+    require_table(sample)
+    plan = plan_tables(data, sample, label=label, target=target, group=group)
+    draft = loads(write_table_protocol(plan, multiplier=1.0, epsilon=epsilon))
+    found = calibrate(draft, "server", epsilon=epsilon).value
+    # Three decimals, upwards: the budget holds.
+    return write_table_protocol(plan, multiplier=math.ceil(1000 * found) / 1000, epsilon=epsilon)
+
+
+def write_protocol_file(target: Path, text: str) -> None:
+    """Writes a new protocol file and says what comes next.
+
+    Args:
+        target: The file, which must not exist.
+        text: What it says.
+
+    Raises:
+        UserError: It exists, or cannot be written.
+    """
     try:
         with open(target, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UserError(
-            f"{target} exists already: choose another name, as in `sordino new mine`."
-        ) from None
+        raise existing_file(target) from None
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from None
     results.print(

@@ -24,7 +24,6 @@ from sordino.data.table_columns import (
     encode_columns,
     infer_columns,
     missing_value,
-    parse_number,
     refuse_undescribed,
 )
 from sordino.data.table_files import (
@@ -189,7 +188,7 @@ def _read_targets(table: TextTable, name: str) -> np.ndarray:
         if text == "":
             raise missing_value(table, name, record)
         try:
-            numbers.append(parse_number(text, decimal_comma=table.decimal_comma))
+            numbers.append(table.read_number(name, record))
         except ValueError:
             raise table.problem(
                 name,

@@ -199,19 +199,18 @@ def _deal_by_column(
 
 def _refuse_other_sizes(parts: Parts, data: Data) -> None:
     """Refuses parts of another size than the protocol says: prices count on it."""
-    for client, part in enumerate(parts):
-        if data.records is not None and len(part) != data.records:
-            raise InvalidValue(
-                "data.records",
-                data.records,
-                f"{len(part)}, as many as client {client} has; data.sizes lists unequal numbers",
-            )
-        if data.sizes is not None and data.sizes[client : client + 1] != (len(part),):
-            raise InvalidValue(
-                "data.sizes",
-                list(data.sizes),
-                f"{len(part)} for client {client}, as many as it has",
-            )
+    sizes = tuple(len(part) for part in parts)
+    if data.sizes is not None and data.sizes != sizes:
+        allowed = f"{list(sizes)}, as many as clients 0 to {len(sizes) - 1} have"
+        raise InvalidValue("data.sizes", list(data.sizes), allowed)
+    others = [client for client, size in enumerate(sizes) if size != data.records]
+    if data.records is not None and others:
+        raise InvalidValue(
+            "data.records",
+            data.records,
+            f"{sizes[others[0]]}, as many as client {others[0]} has; data.sizes = {list(sizes)} "
+            "lists unequal numbers",
+        )
 
 
 def _deal_sizes(dataset: Dataset, sizes: tuple[int, ...], key: Key) -> Parts:

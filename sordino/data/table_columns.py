@@ -24,6 +24,8 @@ from sordino.protocol.registry import Registry
 
 # What spreadsheets, data frames and statistics programs write for a missing value.
 MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "<na>", "#n/a", "?", "."})
+# How many further words that are no categories a message names.
+LISTED = 30
 # The inputs that a column becomes, by name.
 Inputs = Mapping[str, np.ndarray]
 Encoder = Callable[[Any, TextTable], Inputs]
@@ -45,11 +47,19 @@ def encode_columns(table: TextTable, columns: Sequence[Column]) -> dict[str, np.
         columns: The description of every column.
 
     Raises:
-        UserError: A value that is missing, no number, or no known category, with its place.
+        UserError: A value that is missing, no number, or no known category, with its place; all
+            columns with such a value are named.
     """
     inputs: dict[str, np.ndarray] = {}
+    faults: list[str] = []
     for column in columns:
-        inputs.update(ENCODERS.of(column)(column, table))
+        # Named together: one at a time, a table would take as many tries as it has such columns.
+        try:
+            inputs.update(ENCODERS.of(column)(column, table))
+        except UserError as error:
+            faults.append(str(error))
+    if faults:
+        raise UserError("\n".join(faults))
     return inputs
 
 
@@ -123,7 +133,9 @@ def _encode_number(column: NumberColumn, table: TextTable) -> Inputs:
 def _encode_category(column: CategoryColumn, table: TextTable) -> Inputs:
     """Returns a 1 for the category of the record, and a 0 for all others."""
     places = {name: place for place, name in enumerate(column.categories)}
-    chosen = np.empty(len(table.places), dtype=np.int64)
+    chosen = np.zeros(len(table.places), dtype=np.int64)
+    # Every word that is no category, with the first record that has it.
+    unknown: dict[str, int] = {}
     for record, text in enumerate(table.take_column(column.name)):
         name = text
         # A category may be called "?" or "none": only a word that is no category is a gap.
@@ -131,20 +143,34 @@ def _encode_category(column: CategoryColumn, table: TextTable) -> Inputs:
             if column.fill is None:
                 raise missing_value(table, column.name, record)
             name = column.fill
-        if name not in places:
-            raise table.problem(
-                column.name,
-                record,
-                f"is {text!r} in {{place}}, which is not in the public list "
-                f"data.columns.{column.name}.categories. Correct the record, or add the category.",
-            )
-        chosen[record] = places[name]
+        if name in places:
+            chosen[record] = places[name]
+        else:
+            unknown.setdefault(name, record)
+    if unknown:
+        raise _unknown_categories(table, column.name, unknown)
     # An input for every category of the list, also for one that no record has: which ones occur
     # must not show in the shape of the model.
     return {
         f"{column.name}={name}": (chosen == place).astype(np.float32)
         for name, place in places.items()
     }
+
+
+def _unknown_categories(table: TextTable, name: str, unknown: Mapping[str, int]) -> UserError:
+    """Returns the error for words that are no categories, each with its first record."""
+    (word, record), *others = unknown.items()
+    remedy = "Correct the record, or add the category."
+    if others:
+        listed = ", ".join(f"{word!r} ({table.places[place]})" for word, place in others[:LISTED])
+        rest = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
+        remedy = f"Nor are {listed}{rest}. Correct the records, or add the categories."
+    return table.problem(
+        name,
+        record,
+        f"is {word!r} in {{place}}, which is not in the public list "
+        f"data.columns.{name}.categories. {remedy}",
+    )
 
 
 @ENCODERS.register(LabelColumn, TargetColumn, SplitColumn, GroupColumn, IgnoredColumn)
@@ -229,34 +255,15 @@ def _describe_ignored(column: IgnoredColumn) -> str:
     return "left out"
 
 
-def parse_number(text: str, *, decimal_comma: bool) -> float:
-    """Returns the number that a text holds.
-
-    Args:
-        text: As written.
-        decimal_comma: Whether 1,5 is a number.
-
-    Raises:
-        ValueError: It is no number.
-    """
-    if decimal_comma and "." not in text:
-        # Once only: 1,234,567 stays no number instead of becoming another one.
-        text = text.replace(",", ".", 1)
-    # float() takes digits grouped by underscores, which no table means.
-    if "_" in text:
-        raise ValueError(text)
-    return float(text)
-
-
 def _is_missing(text: str) -> bool:
     """Returns whether a text stands for a missing value."""
     return text.lower() in MISSING_WORDS
 
 
-def _is_number(text: str, table: TextTable) -> bool:
-    """Returns whether a text of a table is a number."""
+def _is_number(table: TextTable, name: str, record: int) -> bool:
+    """Returns whether a value is a number."""
     try:
-        parse_number(text, decimal_comma=table.decimal_comma)
+        table.read_number(name, record)
     except ValueError:
         return False
     return True
@@ -268,7 +275,7 @@ def _read_present(name: str, table: TextTable, present: np.ndarray) -> np.ndarra
     numbers = []
     for record in np.flatnonzero(present).tolist():
         try:
-            numbers.append(parse_number(texts[record], decimal_comma=table.decimal_comma))
+            numbers.append(table.read_number(name, record))
         except ValueError:
             raise table.problem(
                 name,
@@ -281,7 +288,7 @@ def _read_present(name: str, table: TextTable, present: np.ndarray) -> np.ndarra
 
 def _holds_numbers(table: TextTable, name: str, values: Sequence[str]) -> bool:
     """Returns whether a column holds numbers in all records and not in none."""
-    wrong = [record for record, text in enumerate(values) if not _is_number(text, table)]
+    wrong = [record for record in range(len(values)) if not _is_number(table, name, record)]
     if not wrong:
         return True
     first = wrong[0]

@@ -37,13 +37,13 @@ class TextTable:
         source: The file or folder, for messages.
         columns: The values of every column, in the order of the header.
         places: Where each record stands on disk, as "line 7".
-        decimal_comma: Whether numbers may be written as 1,5.
+        decimal_commas: For each record whether its file may write a number as 1,5; empty: none may.
     """
 
     source: str
     columns: dict[str, list[str]]
     places: Sequence[str]
-    decimal_comma: bool = False
+    decimal_commas: Sequence[bool] = ()
 
     def take_column(self, name: str) -> list[str]:
         """Returns the values of a column.
@@ -60,6 +60,19 @@ class TextTable:
             )
         return self.columns[name]
 
+    def read_number(self, name: str, record: int) -> float:
+        """Returns the number that a value holds.
+
+        Args:
+            name: Name of the column.
+            record: Place of the record, from 0.
+
+        Raises:
+            ValueError: It is no number.
+        """
+        decimal_comma = bool(self.decimal_commas) and self.decimal_commas[record]
+        return parse_number(self.columns[name][record], decimal_comma=decimal_comma)
+
     def problem(self, name: str, record: int, what: str) -> UserError:
         """Returns the error for one value, which names its place on disk.
 
@@ -69,6 +82,25 @@ class TextTable:
             what: The fault, and its remedy.
         """
         return UserError(f"{self.source}: {name} {what.replace('{place}', self.places[record])}")
+
+
+def parse_number(text: str, *, decimal_comma: bool) -> float:
+    """Returns the number that a text holds.
+
+    Args:
+        text: As written.
+        decimal_comma: Whether 1,5 is a number.
+
+    Raises:
+        ValueError: It is no number.
+    """
+    if decimal_comma and "." not in text:
+        # Once only: 1,234,567 stays no number instead of becoming another one.
+        text = text.replace(",", ".", 1)
+    # float() takes digits grouped by underscores, which no table means.
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
 
 
 def read_text_table(path: Path) -> TextTable:
@@ -243,8 +275,10 @@ def _parse_lines(path: Path, lines: Iterator[str]) -> TextTable:
             places.append(f"line {line}")
     columns = {name: [record[place] for record in records] for place, name in enumerate(header)}
     # Where the comma separates columns, it cannot be in a number.
-    decimal_comma = separator != ","
-    return TextTable(source=str(path), columns=columns, places=places, decimal_comma=decimal_comma)
+    decimal_commas = [separator != ","] * len(places)
+    return TextTable(
+        source=str(path), columns=columns, places=places, decimal_commas=decimal_commas
+    )
 
 
 def _load_parquet() -> Any:
@@ -295,22 +329,25 @@ def _join_files(folder: Path) -> TextTable:
     _refuse_different_headers(tables)
     columns: dict[str, list[str]] = {name: [] for name in (*first.columns, FILE_COLUMN)}
     places: list[str] = []
+    # Files of a folder may be of different dialects: none decides how another one is read.
+    decimal_commas: list[bool] = []
     for path, table in zip(paths, tables, strict=True):
         for name, values in table.columns.items():
             columns[name].extend(values)
         # So that a folder with a file for each client can be divided by it.
         columns[FILE_COLUMN].extend([_short_name(path)] * len(table.places))
         places.extend(f"{path.name}, {place}" for place in table.places)
+        decimal_commas.extend(table.decimal_commas or [False] * len(table.places))
     return TextTable(
         source=str(folder),
         columns=columns,
         places=places,
-        decimal_comma=any(table.decimal_comma for table in tables),
+        decimal_commas=decimal_commas,
     )
 
 
 def _refuse_different_headers(tables: Iterable[TextTable]) -> None:
-    """Refuses tables whose columns differ in name or order."""
+    """Refuses tables whose columns differ; their order is each file's own."""
     first, *others = tables
     if FILE_COLUMN in first.columns:
         raise UserError(
@@ -318,7 +355,7 @@ def _refuse_different_headers(tables: Iterable[TextTable]) -> None:
             "Rename it."
         )
     for other in others:
-        if list(other.columns) != list(first.columns):
+        if set(other.columns) != set(first.columns):
             raise UserError(
                 f"{other.source} has the columns {', '.join(other.columns)}, but {first.source} "
                 f"has {', '.join(first.columns)}. All tables of a folder need the same columns."

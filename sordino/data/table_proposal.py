@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sordino.data.classes import propose_words
-from sordino.data.table_columns import KNOWN_NAMES, MISSING_WORDS, parse_number
+from sordino.data.table_columns import KNOWN_NAMES, MISSING_WORDS
 from sordino.data.table_files import FILE_COLUMN, TextTable
 from sordino.protocol import UserError
 from sordino.protocol.column_kinds import (
@@ -97,15 +97,18 @@ def propose_description(
     )
 
 
-def write_proposal(proposal: Proposal) -> str:
+def write_proposal(proposal: Proposal, *, sizes: Sequence[int] | None = None) -> str:
     """Returns the tables of a protocol file that state a proposal.
 
     Args:
         proposal: The description.
+        sizes: How many training records every client has; None leaves it unsaid.
     """
     lines = ["[data]", f"name = {toml_value(proposal.name)}"]
     if proposal.groups:
         lines.append(f"partition = {{ by = {toml_value(proposal.groups[0])} }}")
+    if sizes is not None:
+        lines.append(f"sizes = {toml_value(list(sizes))}")
     if proposal.classes is not None:
         lines.append(f"classes = {toml_value(list(proposal.classes))}")
     lines += ["", "[data.columns]"]
@@ -138,9 +141,9 @@ def _propose_column(table: TextTable, name: str, texts: Sequence[str]) -> Column
     """Returns a description of one column."""
     if name in KNOWN_NAMES:
         return KNOWN_NAMES[name](name=name)
-    present = [text for text in texts if text.lower() not in MISSING_WORDS]
+    present = [place for place, text in enumerate(texts) if text.lower() not in MISSING_WORDS]
     has_gaps = len(present) < len(texts)
-    numbers = _parse_all(present, decimal_comma=table.decimal_comma)
+    numbers = _parse_all(table, name, present)
     if numbers:
         limits = (_round_outwards(min(numbers), down=True), _round_outwards(max(numbers)))
         # A constant column tells a model nothing, and equal limits are none.
@@ -149,7 +152,7 @@ def _propose_column(table: TextTable, name: str, texts: Sequence[str]) -> Column
         # The middle is 0 once it is scaled, so that a gap by itself moves no model.
         fill = (limits[0] + limits[1]) / 2 if has_gaps else None
         return NumberColumn(name=name, limits=limits, fill=fill)
-    categories = sorted(set(present))
+    categories = sorted({texts[record] for record in present})
     if not 1 < len(categories) <= MOST_CATEGORIES:
         return IgnoredColumn(name=name)
     if not has_gaps:
@@ -159,12 +162,12 @@ def _propose_column(table: TextTable, name: str, texts: Sequence[str]) -> Column
     return CategoryColumn(name=name, categories=tuple(categories), fill=UNKNOWN)
 
 
-def _parse_all(texts: Sequence[str], *, decimal_comma: bool) -> list[float]:
-    """Returns the numbers that all texts hold; none where one of them is no finite number."""
+def _parse_all(table: TextTable, name: str, records: Sequence[int]) -> list[float]:
+    """Returns the numbers of records; none where one of them is no finite number."""
     numbers = []
-    for text in texts:
+    for record in records:
         try:
-            number = parse_number(text, decimal_comma=decimal_comma)
+            number = table.read_number(name, record)
         except ValueError:
             return []
         if not math.isfinite(number):

@@ -121,7 +121,7 @@ def test_encodings_and_compression_give_the_same_table(tmp_path: Path, encoding:
     for path in (plain, packed, zipped):
         table = read_text_table(path)
         assert table.columns == {"größe": ["1,5", "2"], "label": ["süß", "bitter"]}
-        assert table.decimal_comma
+        assert all(table.decimal_commas)
 
 
 def test_a_record_in_latin_1_does_not_change_how_another_one_is_read(tmp_path: Path) -> None:
@@ -135,6 +135,28 @@ def test_decimal_commas_are_numbers_where_the_comma_separates_nothing(tmp_path: 
     path.write_text("x;target\n" + "".join(f"{k},5;{k}\n" for k in range(10)))
     table = load_dataset(str(path), test="none")
     assert np.allclose(table.x_train[:, 0], np.arange(10) + 0.5)
+
+
+def test_files_of_a_folder_are_each_read_in_their_own_dialect(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x;target\n1,5;0\n2;1\n")
+    # Another order of the columns, and a comma that must not become a decimal point.
+    (tmp_path / "b.csv").write_text('target,x\n3,2.5\n4,"1,234"\n')
+    with pytest.raises(UserError, match=r"x is .*'1,234' in b.csv, line 3"):
+        load_dataset(str(tmp_path), test="none")
+    (tmp_path / "b.csv").write_text("target,x\n3,2.5\n4,3.5\n")
+    table = load_dataset(str(tmp_path), test="none")
+    assert table.x_train[:, 0].tolist() == [1.5, 2, 2.5, 3.5]
+    assert table.y_train[:, 0].tolist() == [0, 1, 3, 4]
+
+
+def test_all_columns_and_words_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
+    rows = ["x,never,Bern,,no", "1,maybe,Bern,,no", "2,never,Bern,,no"]
+    with pytest.raises(UserError) as caught:
+        load(write(tmp_path, rows))
+    age, smoker = str(caught.value).splitlines()
+    assert "age is 'x' in line 2" in age
+    assert "smoker is 'never' in line 2" in smoker
+    assert "Nor are 'maybe' (line 3)." in smoker
 
 
 def test_a_folder_of_tables_has_a_client_for_each_file(tmp_path: Path) -> None:

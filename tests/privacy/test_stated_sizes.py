@@ -90,7 +90,7 @@ def test_a_list_that_the_data_do_not_have_is_refused() -> None:
     by_ward = Data(name="digits", partition=ByColumn(column="ward"), sizes=held)
     assert tuple(map(len, partition(marked, by_ward, 2, Key.from_seed(1)))) == held
     wrong = replace(by_ward, sizes=(held[0], held[1] - 1))
-    with pytest.raises(InvalidValue, match="as many as it has"):
+    with pytest.raises(InvalidValue, match=rf"expected \[{held[0]}, {held[1]}\], as many as"):
         partition(marked, wrong, 2, Key.from_seed(1))
 
 
