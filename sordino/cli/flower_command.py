@@ -410,6 +410,7 @@ def agree_as_written(folder: Path, party: Client) -> None:
         party: What the file says.
     """
     from sordino.flower.certificates import write_key
+    from sordino.protocol import UserError
 
     # Paths of the file are meant from its folder, wherever the command is called.
     private = folder / party.key
@@ -417,6 +418,9 @@ def agree_as_written(folder: Path, party: Client) -> None:
     if not private.exists():
         public = write_key(private)
         print_with_time(f"Wrote {public}. Give it to the coordinator, as keys/{party.client}.pub.")
+    for received in (folder / party.certificate, folder / party.protocol):
+        if not received.is_file():
+            raise UserError(f"there is no {received}. Ask the coordinator for it.")
     data = None
     if party.data is not None:
         data = folder / party.data

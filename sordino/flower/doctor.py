@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from sordino.flower.certificates import AUTHORITY, SERVER, find_own_address
+from sordino.flower.client_folder import holds_agreement
 from sordino.flower.client_store import ClientStore
 from sordino.flower.consortium import Client, Coordinator, refuse_other_terms
 from sordino.flower.metrics_endpoint import FRESH, HEALTH_FILE
@@ -76,7 +77,11 @@ def examine_coordinator(place: Path, party: Coordinator) -> Iterator[Diagnosis]:
         The findings.
     """
     certificates = place / "certificates"
-    yield examine_certificate(certificates / SERVER, "renew it, see docs/flower.md")
+    yield examine_certificate(
+        certificates / SERVER,
+        missing="`sordino flower up` makes it",
+        ending="renew it, see docs/flower.md",
+    )
     yield examine_private(certificates / "server.key")
     running = examine_health(place / HEALTH_FILE)
     yield running
@@ -101,7 +106,11 @@ def examine_client(place: Path, party: Client) -> Iterator[Diagnosis]:
         The findings.
     """
     certificate = place / party.certificate
-    yield examine_certificate(certificate, "ask the coordinator for the renewed ca.crt")
+    yield examine_certificate(
+        certificate,
+        missing=f"ask the coordinator for {AUTHORITY}",
+        ending=f"ask the coordinator for the renewed {AUTHORITY}",
+    )
     yield examine_private(place / party.key)
     if certificate.exists():
         key = None
@@ -151,25 +160,28 @@ def examine_disk(place: Path) -> Diagnosis:
     return Diagnosis(what="Disk", seen=f"{free / 1e9:.1f} GB free", trouble=trouble)
 
 
-def examine_certificate(path: Path, remedy: str) -> Diagnosis:
+def examine_certificate(path: Path, *, missing: str, ending: str) -> Diagnosis:
     """Checks how long a certificate is still valid.
 
     Args:
         path: Its file.
-        remedy: What to do when it ends soon.
+        missing: What to do when there is none.
+        ending: What to do when it ends soon.
     """
     from cryptography import x509
 
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except FileNotFoundError:
+        return Diagnosis(what="Certificate", seen=str(path), trouble=f"it is missing: {missing}")
     except (OSError, ValueError) as error:
-        words = f"it cannot be read ({error}): {remedy}"
+        words = f"it cannot be read ({error}): {ending}"
         return Diagnosis(what="Certificate", seen=str(path), trouble=words)
     left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     seen = f"{path.name}, valid for {left.days} more days"
     trouble = None
     if left.days < RENEWAL_DAYS:
-        trouble = remedy
+        trouble = ending
     return Diagnosis(what="Certificate", seen=seen, trouble=trouble)
 
 
@@ -219,6 +231,9 @@ def examine_agreement(place: Path, party: Client) -> Diagnosis:
         party: What the file says.
     """
     folder = place / party.folder
+    if not holds_agreement(folder):
+        remedy = "there is none yet: `sordino flower up` makes it as consortium.toml says"
+        return Diagnosis(what="Agreement", seen=str(folder), trouble=remedy)
     try:
         # Opening the store verifies agreement and ledger; any fault is an error with its remedy.
         store = ClientStore(folder)

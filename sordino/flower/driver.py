@@ -44,6 +44,11 @@ from sordino.protocol.file import toml_value
 
 # The file of an error that ended the training, written by the ServerApp.
 OUTCOME = "outcome.json"
+# What is added where clients answer that they take part in another training.
+BOUND = (
+    "They are bound to a training that began before. If it is that one that you mean, go on with "
+    "it: sordino resume RUN."
+)
 # Seconds between two looks into the run folder.
 LOOK = 0.3
 # How often a run is resumed by itself after its SuperLink was lost.
@@ -391,10 +396,7 @@ class RunFollower:
             f"{'; '.join(reasons)}."
         )
         if any(OTHER_TRAINING in reason for reason in event.reasons):
-            self._watch.on_message(
-                "They are bound to a training that began before. If it is that one that you "
-                "mean, stop this run and go on with it: sordino resume RUN."
-            )
+            self._watch.on_message(BOUND)
 
     def _is_abandoned(self) -> bool:
         """Returns whether no process has held the folder of an unfinished run for a while.
@@ -427,9 +429,15 @@ class RunFollower:
         if not path.exists():
             return
         outcome = json.loads(path.read_bytes())
-        # Removed, or a resumed run would fail at once with the old error.
+        # Of another run on Flower: one that was refused since this one works on the folder, or an
+        # earlier one that nobody followed to its end.
+        if outcome.get("flower_run") != self._flower_run:
+            return
         path.unlink()
-        error = SordinoError(outcome["error"])
+        words = str(outcome["error"])
+        if OTHER_TRAINING in words:
+            words = f"{words} {BOUND}"
+        error = SordinoError(words)
         error.exit_code = outcome["exit_code"]
         raise error
 

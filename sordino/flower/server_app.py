@@ -32,7 +32,7 @@ def run_training(grid: Grid, context: Context) -> None:
         make_strategy(settings).start(grid)
     # Errors of Sordino are for the user, whose process cannot see this one's terminal.
     except SordinoError as error:
-        write_outcome(settings, error)
+        write_outcome(settings, error, str(context.run_id))
         raise
 
 
@@ -81,15 +81,20 @@ def read_setting(setting: str) -> Protocol:
     return read_protocol(setting)
 
 
-def write_outcome(settings: Mapping[str, Any], error: SordinoError) -> None:
+def write_outcome(settings: Mapping[str, Any], error: SordinoError, flower_run: str) -> None:
     """Leaves an error in the run folder, for the user's process that follows the run.
 
     Args:
         settings: The settings of the run.
         error: The error.
+        flower_run: Id of the run on Flower, by which its follower knows the error for its own.
     """
     folder = Path(str(settings["folder"]))
     # Without a run folder nobody follows, and Flower's log has the error.
     if str(settings["folder"]) and folder.is_dir():
-        outcome = {"error": str(error), "exit_code": error.exit_code}
+        outcome = {
+            "flower_run": flower_run,
+            "error": str(error),
+            "exit_code": error.exit_code,
+        }
         write_whole(folder / OUTCOME, json.dumps(outcome).encode())

@@ -10,12 +10,16 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 from sordino import Gaussian
 from sordino.engines.choice import SuperLink
 from sordino.federation.store.files import hold_lock
+from sordino.federation.training import Incomplete
 from sordino.flower import driver
 from sordino.flower.client_store import ClientStore
 from sordino.flower.driver import LostRun, RunFollower, Watch
+from sordino.flower.server_app import write_outcome
 from sordino.flower.superexec import fork_process
+from sordino.flower.upload_requests import OTHER_TRAINING
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.ledger_lines import Opened
+from sordino.protocol import SordinoError
 from tests.flower.ledgers import find_losses, find_repeated_charges
 from tests.flower.local import across, consortium, plan
 
@@ -106,6 +110,28 @@ def test_a_run_is_lost_when_its_superlink_stays_away_or_it_never_began(
     with pytest.raises(LostRun, match=r"it is gone\nThe SuperLink: .* cannot be reached"):
         driver.submit_run(LINK, {}, tmp_path, silent_watch([]))
     assert len(asked) == 2
+
+
+def test_only_its_own_outcome_ends_a_run(following, tmp_path, monkeypatch) -> None:
+    """Another process that was refused the folder leaves an error there as well."""
+    settings = {"folder": str(tmp_path)}
+    left = tmp_path / driver.OUTCOME
+    write_outcome(settings, SordinoError("another process is working on it"), "2")
+    following._raise_outcome()
+    assert left.exists()
+    write_outcome(settings, SordinoError("it is full"), "1")
+    with pytest.raises(SordinoError, match="it is full"):
+        following._raise_outcome()
+    assert not left.exists()
+
+
+def test_who_trains_where_resume_is_meant_is_told(following, tmp_path) -> None:
+    write_outcome({"folder": str(tmp_path)}, Incomplete(0, {0: OTHER_TRAINING}), "1")
+    with pytest.raises(SordinoError, match="go on with it: sordino resume RUN"):
+        following.follow()
+    write_outcome({"folder": str(tmp_path)}, Incomplete(0, {0: "it is not connected"}), "1")
+    with pytest.raises(SordinoError, match=r"when they are back\.$"):
+        following.follow()
 
 
 def test_a_comparison_of_both_sides_ledgers_finds_what_is_doubled_or_missing(tmp_path) -> None:

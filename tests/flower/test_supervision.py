@@ -567,6 +567,20 @@ def test_a_party_whose_counter_cannot_be_written_is_never_started(
     assert "cannot be read" in capfd.readouterr().err
 
 
+def test_who_has_received_nothing_yet_is_told_whom_to_ask(tmp_path, capfd) -> None:
+    written = '[client]\nclient = 0\nsuperlink = "127.0.0.1:1"\n'
+    (tmp_path / "consortium.toml").write_text(written)
+    _, party = read_consortium(tmp_path)
+    assert "ask the coordinator for ca.crt" in troubles(tmp_path, party)["Certificate"]
+    assert "sordino flower up" in troubles(tmp_path, party)["Agreement"]
+    for missing in ("ca.crt", "protocol.toml"):
+        assert sordino(["flower", "up", str(tmp_path)]) == 2
+        assert f"{missing}. Ask the coordinator for it." in capfd.readouterr().err
+        assert not holds_agreement(tmp_path / "mine")
+        (tmp_path / missing).touch()
+    assert "flower up` makes it" in troubles(tmp_path, Coordinator(port=free_port()))["Certificate"]
+
+
 def test_the_doctors_exit_code_says_whether_all_is_well(tmp_path, capfd) -> None:
     (tmp_path / "consortium.toml").write_text("[coordinator]\n")
     assert sordino(["flower", "doctor", str(tmp_path), "--json"]) == 1
