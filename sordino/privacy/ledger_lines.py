@@ -238,6 +238,7 @@ KINDS = {
     SurvivorsConfirmed: "confirmed",
     SharesGiven: "shares",
 }
+EVENTS: dict[str, type[Any]] = {event: kind for kind, event in KINDS.items()}
 
 
 def encode_line(event: Line, chain: str) -> tuple[bytes, str]:
@@ -263,48 +264,19 @@ def decode_line(body: dict[str, Any]) -> Line:
 
     Raises:
         ValueError: Another version, or a number below 0.
-        KeyError: An entry is missing.
+        KeyError: There is no such event.
+        TypeError: An entry is missing.
     """
     # A later version may mean something else by the same words.
     if body["v"] != VERSION:
         raise ValueError("another version")
-    if body["event"] == "open":
-        return Opened(**said_by(Opened, body))
-    if body["event"] == "sealed":
-        return Sealed(**said_by(Sealed, body))
-    if body["event"] == "missed":
-        return Missed(
-            round=body["round"], clients=tuple(body["clients"]), reasons=tuple(body["reasons"])
-        )
-    if body["event"] == "refused":
-        return Refused(round=body["round"], reason=body["reason"])
-    if body["event"] == "answered":
-        return Answered(**said_by(Answered, body))
-    if body["event"] == "key":
-        return KeyGiven(**said_by(KeyGiven, body))
-    if body["event"] == "confirmed":
-        survivors = tuple(body["survivors"])
-        return SurvivorsConfirmed(**{**said_by(SurvivorsConfirmed, body), "survivors": survivors})
-    if body["event"] == "shares":
-        survivors = tuple(body["survivors"])
-        return SharesGiven(**{**said_by(SharesGiven, body), "survivors": survivors})
-    charged = RoundCharged(
-        round=body["round"], clients=tuple(body["clients"]), attempt=body["attempt"]
+    kind = EVENTS[body["event"]]
+    said = {entry.name: body[entry.name] for entry in fields(kind) if entry.name in body}
+    # JSON has lists where entries have tuples.
+    line: Line = kind(
+        **{name: tuple(value) if type(value) is list else value for name, value in said.items()}
     )
     # A round below 0 would index from the end of an array, and be priced as another.
-    if min((charged.round, charged.attempt, *charged.clients)) < 0:
+    if type(line) is RoundCharged and min((line.round, line.attempt, *line.clients)) < 0:
         raise ValueError("a number below 0")
-    return charged
-
-
-def said_by(
-    kind: type[Opened | Sealed | Answered | SumEvent],
-    body: dict[str, Any],
-) -> dict[str, Any]:
-    """Returns what a parsed line says of the attributes of its kind.
-
-    Args:
-        kind: Kind of the entry.
-        body: The line as JSON has it.
-    """
-    return {entry.name: body[entry.name] for entry in fields(kind) if entry.name in body}
+    return line

@@ -59,25 +59,26 @@ class Optimizer:
             rate: The learning rate.
         """
         self._count += 1
-        if self._name == "sgd":
-            weights.add_(gradient, alpha=-rate)
-        elif self._name == "momentum":
-            weights.add_(self._moments["first"].mul_(MOMENTUM).add_(gradient), alpha=-rate)
-        elif self._name == "adagrad":
-            total = self._moments["second"].addcmul_(gradient, gradient)
-            weights.addcdiv_(gradient, total.sqrt().add_(TINY["adagrad"]), value=-rate)
-        else:
-            first = self._moments["first"].lerp_(gradient, 1 - BETAS[0])
-            second = (
-                self._moments["second"]
-                .mul_(BETAS[1])
-                .addcmul_(gradient, gradient, value=1 - BETAS[1])
-            )
-            early = [
-                (1 - beta ** self._count.double()).to(weights) for beta in BETAS
-            ]  # how much of a mean the first steps make
-            spread = second.sqrt().div_(early[1].sqrt()).add_(TINY["adam"])
-            weights.addcdiv_(first / early[0], spread, value=-rate)
+        STEPS[self._name](self, weights, gradient, rate)
+
+    def _step_plainly(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        weights.add_(gradient, alpha=-rate)
+
+    def _step_with_momentum(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        weights.add_(self._moments["first"].mul_(MOMENTUM).add_(gradient), alpha=-rate)
+
+    def _step_by_adam(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        first = self._moments["first"].lerp_(gradient, 1 - BETAS[0])
+        second = self._moments["second"].mul_(BETAS[1])
+        second.addcmul_(gradient, gradient, value=1 - BETAS[1])
+        # How much of a mean the first steps make.
+        early = [(1 - beta ** self._count.double()).to(weights) for beta in BETAS]
+        spread = second.sqrt().div_(early[1].sqrt()).add_(TINY["adam"])
+        weights.addcdiv_(first / early[0], spread, value=-rate)
+
+    def _step_by_adagrad(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
+        total = self._moments["second"].addcmul_(gradient, gradient)
+        weights.addcdiv_(gradient, total.sqrt().add_(TINY["adagrad"]), value=-rate)
 
     def state(self) -> dict[str, np.ndarray]:
         """What must be kept to go on: nothing for plain steps."""
@@ -87,3 +88,11 @@ class Optimizer:
             name: moment.detach().cpu().numpy().copy() for name, moment in self._moments.items()
         }
         return {**moments, "steps": self._count.numpy().copy()}
+
+
+STEPS = {
+    "sgd": Optimizer._step_plainly,
+    "momentum": Optimizer._step_with_momentum,
+    "adam": Optimizer._step_by_adam,
+    "adagrad": Optimizer._step_by_adagrad,
+}
