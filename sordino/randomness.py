@@ -58,8 +58,10 @@ class Purpose(Enum):
     INITIAL_MODEL = "initial-model"
     PARTICIPATION = "participation"
     MINIBATCH = "minibatch"
-    # Randomness inside a network, such as dropout.
+    # Randomness inside a network that torch draws, from a seed.
     LOCAL_MODEL = "local-model"
+    # What dropouts drop.
+    DROPOUT = "dropout"
     UPLOAD_NOISE = "upload-noise"
     SERVER_NOISE = "server-noise"
     SHUFFLER = "shuffler"

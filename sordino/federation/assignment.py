@@ -15,7 +15,7 @@ from sordino.federation.setup import Setup
 from sordino.privacy.own_noise import pull_of
 from sordino.protocol import Bezier, FedAvg, FedProx, LocalRule, Scaffold, UserError
 from sordino.protocol.registry import Registry
-from sordino.randomness import Purpose
+from sordino.randomness import Purpose, Stream
 
 
 def assigned(
@@ -149,3 +149,39 @@ def minibatches(setup: Setup, *, client: int, round_index: int) -> list[np.ndarr
         coins = stream.coins(rule.steps, len(part), rate)
         return [part[heads] for heads in coins]
     return [part[draw] for draw in stream.subsets(rule.steps, batch, len(part))]
+
+
+def derive_mask_key(setup: Setup, *, client: int, round_index: int) -> bytes:
+    """Returns the key of what the dropouts of a client drop in a round.
+
+    What is dropped says which weights a step left alone, so under `secure` the key is secret.
+
+    Args:
+        setup: The federation.
+        client: Number of the client, from 0.
+        round_index: Number of the round, from 0.
+    """
+    stream = setup.draw_key.stream(
+        Purpose.DROPOUT, training=setup.training, client=client, round_index=round_index
+    )
+    return stream.read_bytes(32)
+
+
+def draw_mask_words(key: bytes, step: int, *, examples: int, length: int) -> np.ndarray:
+    """Returns the words by which the dropouts of a network drop values in a step.
+
+    Args:
+        key: The key of the client and the round.
+        step: Number of the step, from 0.
+        examples: How many records the batch has.
+        length: Words of a record, in whole blocks.
+
+    Returns:
+        A table of uint32, a record a row.
+    """
+    words = np.empty((examples, length), dtype="<u4")
+    # Every record has a keystream to itself: it does not matter how many there are.
+    for example in range(examples):
+        nonce = np.array([step, example, 0], dtype="<u4").tobytes()
+        words[example] = Stream(subkey=key, nonce=nonce).words(length // 2).view("<u4")
+    return words

@@ -9,7 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.federation.assignment import assigned, minibatches
+from sordino.federation.assignment import (
+    assigned,
+    derive_mask_key,
+    draw_mask_words,
+    minibatches,
+)
 from sordino.federation.rules.local_training import (
     Assignment,
     ClientState,
@@ -19,6 +24,7 @@ from sordino.federation.rules.local_training import (
 from sordino.federation.setup import Setup
 from sordino.federation.upload import Upload, finish_upload
 from sordino.models.bounded import bounded_features
+from sordino.models.dropout import DropoutMasks, place_dropouts
 from sordino.models.flat import FlatModel
 from sordino.models.per_example import ExampleGradients
 from sordino.models.task_losses import evaluate_batch, module_loss
@@ -100,6 +106,8 @@ class ClientWork:
         )
         self._seed_layers(task)
         result = train_client(self, task)
+        if self.model.masks is not None:
+            self.model.masks.rows = None
         return finish_upload(self.setup, task, result, training=self.setup.training, client=client)
 
     def as_tensor(self, vector: np.ndarray) -> Tensor:
@@ -117,9 +125,12 @@ class ClientWork:
             task: The round's work.
         """
         drawn = minibatches(self.setup, client=task.client, round_index=task.round_index)
-        for batch in drawn:
+        for step, batch in enumerate(drawn):
             rows = torch.from_numpy(batch).to(self._device)
-            yield self._train.inputs(rows), self._train.y.index_select(0, rows)
+            inputs = self._train.inputs(rows)
+            if self.model.masks is not None and len(batch) > 0:
+                self._draw_masks(self.model.masks, task, step, inputs)
+            yield inputs, self._train.y.index_select(0, rows)
 
     def draw_examples(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the inputs and targets of every step: examples come as they are.
@@ -155,8 +166,17 @@ class ClientWork:
             step=step,
         )
 
+    def _draw_masks(self, masks: DropoutMasks, task: Assignment, step: int, inputs: Tensor) -> None:
+        """Gives the dropouts the words of a step."""
+        if masks.length is None:
+            masks.length = place_dropouts(self.model.net, inputs[:1])
+        key = derive_mask_key(self.setup, client=task.client, round_index=task.round_index)
+        masks.give_words(
+            draw_mask_words(key, step, examples=len(inputs), length=masks.length), self._device
+        )
+
     def _seed_layers(self, task: Assignment) -> None:
-        # Layers that draw for themselves (dropout) use torch's own generator. Their masks say what
+        # Other layers that draw for themselves use torch's own generator. Their draws say what
         # a step left alone: under `secure` they come from the secret key. `torch.manual_seed` takes
         # a third of a millisecond to note where it was called from, longer than a small step.
         seed = self.setup.draw_key.stream(

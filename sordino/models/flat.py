@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from sordino.models.dropout import key_dropouts, restore_dropouts
 from sordino.models.task_losses import Loss
 from sordino.protocol import UserError
 
@@ -32,6 +33,7 @@ class FlatModel:
     Attributes:
         weights: The trained parameters as one vector.
         gradients: Where `loss_gradient` leaves their gradient.
+        masks: What its dropouts drop; None where it has none.
         layout: The name and shape of every trained parameter, in the order of the vector.
 
     Example:
@@ -46,6 +48,7 @@ class FlatModel:
     def __init__(self, module: nn.Module, *, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self._net = copy.deepcopy(module).to(self.device).train()
+        self.masks = key_dropouts(self._net)
         self._trained: list[nn.Parameter] = []
         layout = []
         for name, parameter in self._net.named_parameters():
@@ -135,7 +138,7 @@ class FlatModel:
 
     def module(self) -> nn.Module:
         """Returns a copy of the module with the present weights, in evaluation mode."""
-        return copy.deepcopy(self._net).eval()
+        return restore_dropouts(copy.deepcopy(self._net).eval())
 
     def to_state(self, vector: Tensor) -> dict[str, Tensor]:
         """Returns what a file stores of the model with some weights.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sordino.models.dropout import KeyedDropout
 from sordino.models.flat import FlatModel
 from sordino.models.task_losses import Loss
 
@@ -32,6 +33,7 @@ PASSIVE = (
     nn.AdaptiveAvgPool2d,
     nn.AdaptiveMaxPool2d,
     nn.Dropout,
+    KeyedDropout,
 )
 
 

@@ -27,6 +27,7 @@ from sordino.models.clipping import (
     clip_factors,
     find_clippable,
 )
+from sordino.models.dropout import DropoutMasks
 from sordino.models.flat import FlatModel
 from sordino.models.layer_gradients import (
     LayerGradients,
@@ -76,6 +77,8 @@ class ExampleGradients:
             self._layers = find_stacked_layers(model.net)
         self._vectorised = True
         self._chunk = 0
+        # Without dropouts nobody reads them.
+        self._masks = model.masks or DropoutMasks()
 
     def clipped_sum(
         self,
@@ -107,7 +110,7 @@ class ExampleGradients:
             self._chunk = self._choose_chunk(inputs)
         for start in range(0, len(targets), max(1, self._chunk)):
             rows = slice(start, start + self._chunk)
-            for piece in self._compute_pieces(inputs[rows], targets[rows]):
+            for piece in self._compute_pieces(inputs[rows], targets[rows], rows):
                 norms = piece.find_norms(order)
                 clippable = find_clippable(norms, clip)
                 if not bool(clippable.all()):
@@ -121,15 +124,24 @@ class ExampleGradients:
         within = len(targets) / 2 - clipped - nonfinite
         return ClippedSum(total.value(), clipped, nonfinite, within)
 
-    def _compute_pieces(self, inputs: Tensor, targets: Tensor) -> Iterator[Piece]:
-        """Yields the gradients of some examples, all at once or one by one."""
+    def _compute_pieces(self, inputs: Tensor, targets: Tensor, rows: slice) -> Iterator[Piece]:
+        """Yields the gradients of some examples, all at once or one by one.
+
+        Args:
+            inputs: The examples.
+            targets: Their classes or quantities.
+            rows: Which of the batch they are.
+        """
         if self._layers is not None:
             summed_loss = SUMMED_LOSSES[self._loss]
-            yield pass_layers(self._model.net, self._layers, inputs, targets, summed_loss)
+            with self._masks.of_records(rows):
+                piece = pass_layers(self._model.net, self._layers, inputs, targets, summed_loss)
+            yield piece
             return
         if self._vectorised:
             try:
-                table = vectorise_gradients(self._model, inputs, targets, self._loss)
+                with self._masks.of_records(rows):
+                    table = vectorise_gradients(self._model, inputs, targets, self._loss)
             except RuntimeError:
                 # torch.func cannot vectorise this module.
                 self._vectorised = False
@@ -138,7 +150,9 @@ class ExampleGradients:
                 return
         for example in range(len(targets)):
             row = slice(example, example + 1)
-            self._model.loss_gradient(inputs[row], targets[row], self._loss)
+            place = rows.start + example
+            with self._masks.of_records(slice(place, place + 1)):
+                self._model.loss_gradient(inputs[row], targets[row], self._loss)
             yield GradientRows(self._model.gradients.clone()[None])
 
     def _choose_chunk(self, inputs: Tensor) -> int:
@@ -146,7 +160,8 @@ class ExampleGradients:
         if self._layers is None:
             floats = len(self._model)
         else:
-            floats = count_held_floats(self._layers, inputs[:1])
+            with self._masks.of_records(slice(1)):
+                floats = count_held_floats(self._layers, inputs[:1])
         return min(MOST_AT_ONCE, max(1, MOST_FLOATS // floats))
 
 
@@ -207,18 +222,29 @@ def vectorise_gradients(
     net = model.net.train()
     names = [name for name, _ in model.layout]
 
-    def find_loss(weights: tuple[Tensor, ...], example: Tensor, target: Tensor) -> Tensor:
+    def find_loss(
+        weights: tuple[Tensor, ...], example: Tensor, target: Tensor, words: Tensor
+    ) -> Tensor:
         """Returns the loss of one example.
 
         Args:
             weights: The model's parameters.
             example: The example's input.
             target: Its label.
+            words: What its dropouts drop.
         """
         parameters = dict(zip(names, weights, strict=True))
+        if rows is not None:
+            masks.rows = words[None]
         return loss(functional_call(net, parameters, (example[None],)), target[None])
 
+    masks = model.masks or DropoutMasks()
+    rows = masks.rows
     weights = tuple(parameter.detach() for parameter in model.trained)
-    differentiate = vmap(grad(find_loss), in_dims=(None, 0, 0), randomness="different")
-    tables = differentiate(weights, inputs, targets)
+    differentiate = vmap(grad(find_loss), in_dims=(None, 0, 0, 0), randomness="different")
+    words = inputs.new_empty((len(targets), 0)) if rows is None else rows
+    try:
+        tables = differentiate(weights, inputs, targets, words)
+    finally:
+        masks.rows = rows
     return torch.cat([table.flatten(1) for table in tables], dim=1)

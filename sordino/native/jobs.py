@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sordino.federation.assignment import minibatches
+from sordino.federation.assignment import derive_mask_key, minibatches
 from sordino.federation.processors import single_threaded
 from sordino.federation.rules.clipped_steps import clip_update, join_pulls
 from sordino.federation.rules.local_training import Assignment, LocalResult, LocalSteps, Pull
@@ -23,6 +23,7 @@ from sordino.federation.setup import Setup
 from sordino.federation.upload import Upload, finish_upload, noisy_count, send_integers
 from sordino.mechanisms import mechanism_of
 from sordino.models.clipping import MOST_EXAMPLES, check_example_count
+from sordino.models.dropout import has_dropout
 from sordino.native.discrete_draws import draw_natively
 from sordino.native.kernel import PackedRule, key_address, row_addresses
 from sordino.native.layout import JOB
@@ -69,6 +70,7 @@ class Jobs:
             self._table[name] = key_address(key)
         # Asked for once: a protocol makes it anew every time.
         self._release = setup.protocol.release
+        self._drops = has_dropout(setup.module)
         self._step_keys: dict[Noise, bytes] = {}
         if self._release.in_steps:
             self._step_keys = {noise: derive_step_key(setup, noise) for noise in set(setup.noises)}
@@ -100,6 +102,8 @@ class Jobs:
         clients = [task.client for task in tasks]
         call = Call(self._setup, self._release, self._table[clients], tasks, output=self._output)
         call.give_rules(self._upload_noises[clients].tolist())
+        if self._drops:
+            call.give_mask_keys()
         return call
 
 
@@ -192,6 +196,15 @@ class Call:
             addresses.append(rules[steps].address)
         self._held.append(rules)
         self.table["rule"] = addresses
+
+    def give_mask_keys(self) -> None:
+        """Gives every client the key of what its dropouts drop."""
+        keys = []
+        for task in self._tasks:
+            key = derive_mask_key(self._setup, client=task.client, round_index=task.round_index)
+            keys.append(key)
+        self._held.append(keys)
+        self.table["mask_key"] = [key_address(key) for key in keys]
 
     def _join_pulls(self, task: Assignment, pull: Pull) -> Pull:
         """Returns all that pulls a client's steps, its rule's pull to the start included."""

@@ -286,14 +286,17 @@ class Kernel:
         rule: StepRule,
         weights: np.ndarray,
         rows: np.ndarray,
+        *,
+        mask_key: bytes | None = None,
     ) -> tuple[np.ndarray, float]:
-        """Returns the clipped gradient that a step would use, before noise, and the mean loss.
+        """Returns the clipped gradient that a first step would use, and the mean loss.
 
         Args:
             records: Records of all clients, as the kernel reads them.
             rule: How gradients are clipped.
             weights: The model.
             rows: Which records make up the batch.
+            mask_key: The key of what dropouts drop; None: nothing.
 
         Raises:
             UserError: Records, weights or rows do not fit the program.
@@ -312,6 +315,7 @@ class Kernel:
             weights.ctypes.data,
             rows.ctypes.data,
             len(rows),
+            None if mask_key is None else key_address(mask_key),
             gradient.ctypes.data,
             ctypes.addressof(loss),
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
+from sordino.models.dropout import WORDS, find_scale, find_threshold
 from sordino.native.network_builder import (
     KernelRefusal,
     LayerResult,
@@ -132,14 +134,45 @@ def _add_group_norm(
     channels, height, width = builder.shape_of(value)
     if channels != layer.num_channels or (value.dimensions == 1 and height * width > 1):
         raise KernelRefusal("a group normalisation works on something else than channels")
-    # Newer versions of torch allow one without the other.
-    if (layer.weight is None) != (layer.bias is None):
-        raise KernelRefusal("a group normalisation has a scale or a shift alone")
+    return _add_normalisation(builder, value, layer, layer.num_groups, scales_pixels=False)
+
+
+def _add_layer_norm(
+    builder: NetworkBuilder, value: LayerResult, layer: nn.LayerNorm
+) -> LayerResult:
+    """Adds a normalisation of a whole record, or of every channel by itself."""
+    channels, height, width = builder.shape_of(value)
+    # The shape that torch sees: of rows of features, of series, or of images.
+    shape = {
+        1: (channels * height * width,),
+        2: (channels, width),
+        3: (channels, height, width),
+    }[value.dimensions]
+    if layer.normalized_shape == shape:
+        groups = 1
+    elif layer.normalized_shape == shape[1:]:
+        groups = channels
+    else:
+        raise KernelRefusal(
+            "a layer normalisation works on something else than records or channels"
+        )
+    return _add_normalisation(builder, value, layer, groups, scales_pixels=True)
+
+
+def _add_normalisation(
+    builder: NetworkBuilder,
+    value: LayerResult,
+    layer: nn.GroupNorm | nn.LayerNorm,
+    groups: int,
+    *,
+    scales_pixels: bool,
+) -> LayerResult:
+    """Adds a normalisation of groups of channels."""
     places = builder.claim_parameters(layer)
-    settings = (layer.num_groups, pack_double(layer.eps))
-    shape = (channels, height, width)
+    settings = (groups, pack_double(layer.eps), int(scales_pixels))
+    shape = builder.shape_of(value)
     return builder.add_layer(
-        Kind.GROUP_NORM, (value,), shape, value.dimensions, settings=settings, **places
+        Kind.NORMALISATION, (value,), shape, value.dimensions, settings=settings, **places
     )
 
 
@@ -186,12 +219,16 @@ def _skip_flatten(builder: NetworkBuilder, value: LayerResult, layer: nn.Flatten
     return flatten_value(value, layer.start_dim, layer.end_dim)
 
 
-def _skip_dropout(builder: NetworkBuilder, value: LayerResult, layer: nn.Dropout) -> LayerResult:
-    """Adds nothing for a dropout that drops nothing."""
-    # The kernel has no keystream for masks.
-    if layer.p != 0:
-        raise KernelRefusal("dropout draws random numbers")
-    return value
+def _add_dropout(builder: NetworkBuilder, value: LayerResult, layer: nn.Dropout) -> LayerResult:
+    """Adds a dropout, or nothing for one that drops nothing."""
+    if layer.p == 0:
+        return value
+    if find_threshold(layer.p) == WORDS:
+        raise KernelRefusal("a dropout drops everything")
+    shape = builder.shape_of(value)
+    first_block = builder.claim_mask_blocks(layer, math.prod(shape))
+    settings = (find_threshold(layer.p), pack_double(find_scale(layer.p)), first_block)
+    return builder.add_layer(Kind.DROPOUT, (value,), shape, value.dimensions, settings=settings)
 
 
 def _skip_identity(builder: NetworkBuilder, value: LayerResult, layer: nn.Identity) -> LayerResult:
@@ -210,11 +247,12 @@ MODULES: dict[type, Callable[[NetworkBuilder, LayerResult, Any], LayerResult]] =
     nn.AvgPool2d: _add_mean_pooling,
     nn.AdaptiveAvgPool2d: _add_global_mean,
     nn.GroupNorm: _add_group_norm,
+    nn.LayerNorm: _add_layer_norm,
     nn.ReLU: _add_relu,
     nn.Tanh: _add_tanh,
     nn.Sigmoid: _add_sigmoid,
     nn.GELU: _add_gelu,
     nn.Flatten: _skip_flatten,
-    nn.Dropout: _skip_dropout,
+    nn.Dropout: _add_dropout,
     nn.Identity: _skip_identity,
 }

@@ -49,6 +49,7 @@ JOB = np.dtype(
         ("batch_key", np.uintp),
         ("step_key", np.uintp),
         ("upload_key", np.uintp),
+        ("mask_key", np.uintp),
         ("client", np.int64),
         ("round", np.int64),
         ("lane", np.int64),

@@ -23,7 +23,7 @@ CHOICE = "SORDINO_SIMD"
 FOLDER = "SORDINO_NATIVE_LIBRARIES"
 
 # Of the interface, as in src/interface.h.
-VERSION = 10
+VERSION = 11
 
 ABSENT = (
     "the native engine is absent: no compiled kernel came with this installation (it needs a "
@@ -52,7 +52,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "sordino_train": (_integer, [_pointer, _pointer, _integer, _integer]),
     "sordino_gradient": (
         _integer,
-        [_pointer, _pointer, _pointer, _pointer, _pointer, _integer, _pointer, _pointer],
+        [_pointer, _pointer, _pointer, _pointer, _pointer, _integer, _pointer, _pointer, _pointer],
     ),
     "sordino_outputs": (
         _integer,

@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from sordino.federation.assignment import assigned
+from sordino.federation.assignment import assigned, draw_mask_words
 from sordino.federation.client import Score, join_scores, score_chunks
 from sordino.federation.processors import single_threaded, worker_count
 from sordino.federation.record_tensors import Tensors
@@ -21,6 +21,7 @@ from sordino.federation.rules.local_training import ClientState
 from sordino.federation.setup import Setup
 from sordino.federation.upload import Upload
 from sordino.models.clipping import NORM_ORDERS
+from sordino.models.dropout import place_dropouts
 from sordino.models.flat import FlatModel
 from sordino.models.per_example import ExampleGradients
 from sordino.models.task_losses import evaluate_batch, loss_for
@@ -54,6 +55,9 @@ BINDING = 1e-3
 
 # Records on which they are compared.
 COMPARED_RECORDS = 8
+
+# The key of what dropouts drop in the comparison.
+COMPARED_MASKS = bytes(32)
 
 
 class NativeEngine:
@@ -357,7 +361,10 @@ def refuse_disagreement(kernel: Kernel, setup: Setup, batch: int) -> None:
             per_example=True,
         )
     weights = setup.initial_weights()
-    found, _ = kernel.compute_gradient(KernelRecords(x, y), steps, weights, np.arange(count))
+    records = KernelRecords(x, y)
+    found, _ = kernel.compute_gradient(
+        records, steps, weights, np.arange(count), mask_key=COMPARED_MASKS
+    )
     # The comparison must not depend on how many threads torch has.
     with single_threaded():
         wanted = compute_torch_gradient(setup, torch.from_numpy(x), torch.from_numpy(y))
@@ -378,6 +385,10 @@ def compute_torch_gradient(setup: Setup, inputs: torch.Tensor, targets: torch.Te
         The gradient; where examples are clipped, the mean of theirs, all of them clipped.
     """
     model = FlatModel(setup.module)
+    if model.masks is not None:
+        length = place_dropouts(model.net, inputs[:1])
+        words = draw_mask_words(COMPARED_MASKS, 0, examples=len(inputs), length=length)
+        model.masks.give_words(words, model.device)
     loss = loss_for(targets)
     release = setup.protocol.release
     if not release.in_steps:

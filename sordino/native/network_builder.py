@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from sordino.models.dropout import WORDS_PER_BLOCK
 from sordino.native.program import Activation, Kind, Layer, Program, Shape, arrange
 
 
@@ -49,6 +50,9 @@ class NetworkBuilder:
         self._used: set[int] = set()
         self._shapes: list[Shape] = [image_shape(input_shape)]
         self._layers: list[Layer] = []
+        # Blocks of an example's keystream that dropouts read.
+        self._mask_blocks = 0
+        self._dropouts: set[int] = set()
         self.input = LayerResult(0, len(input_shape))
 
     def shape_of(self, value: LayerResult) -> Shape:
@@ -103,6 +107,24 @@ class NetworkBuilder:
         """
         shape = self.shape_of(value)
         return self.add_layer(Kind.ELEMENTWISE, (value,), shape, value.dimensions, settings=(kind,))
+
+    def claim_mask_blocks(self, layer: Any, values: int) -> int:
+        """Returns where a dropout begins in an example's keystream, in blocks.
+
+        Args:
+            layer: The dropout.
+            values: The values of an example that pass through it.
+
+        Raises:
+            KernelRefusal: It has passed others before.
+        """
+        if id(layer) in self._dropouts:
+            raise KernelRefusal("a dropout is used twice")
+        self._dropouts.add(id(layer))
+        first = self._mask_blocks
+        # Divisions are rounded up.
+        self._mask_blocks += -(-values // WORDS_PER_BLOCK)
+        return first
 
     def claim_parameters(self, layer: Any) -> dict[str, int]:
         """Returns where the weight and the bias of a layer begin in the trained vector.

@@ -20,7 +20,8 @@ class Kind(IntEnum):
     MEAN_POOL = 3
     ELEMENTWISE = 4
     SUM = 5
-    GROUP_NORM = 6
+    NORMALISATION = 6
+    DROPOUT = 7
 
 
 class Activation(IntEnum):
@@ -115,7 +116,8 @@ class Layer:
         output: The tensor that it writes.
         weight: Where its weights begin in the trained vector; -1: it has none.
         bias: Where its biases begin; -1: it has none.
-        settings: Kernel, stride and padding; or groups and epsilon; or the activation.
+        settings: Kernel, stride and padding; or groups, epsilon and whether
+            pixels are scaled; or threshold, scale and first block of a dropout; or the activation.
     """
 
     kind: Kind

@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from sordino import Dataset
+from sordino.federation.assignment import draw_mask_words
+from sordino.models.dropout import key_dropouts, place_dropouts
 from sordino.native.kernel import Kernel, KernelRecords, StepRule
 from sordino.native.program import Loss
 from sordino.native.translate import translate
@@ -20,6 +22,20 @@ LOSSES: dict[Loss, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     Loss.BINARY_CROSS_ENTROPY: functional.binary_cross_entropy_with_logits,
     Loss.SQUARED_ERROR: functional.mse_loss,
 }
+
+
+# The key of what dropouts drop.
+MASKS = bytes(range(32))
+
+
+def with_masks(net: nn.Module, x: torch.Tensor, first: int = 0) -> nn.Module:
+    """The network, dropping what the kernel drops of the records of a batch from `first` on."""
+    masks = key_dropouts(net)
+    if masks is not None:
+        length = place_dropouts(net, x[:1])
+        words = draw_mask_words(MASKS, 0, examples=first + len(x), length=length)
+        masks.give_words(words[first:], x.device)
+    return net
 
 
 class Residual(nn.Module):
@@ -63,12 +79,18 @@ def made_up(
 
 
 def torch_gradient(
-    module: nn.Module, x: np.ndarray, y: np.ndarray, loss: Loss, dtype: torch.dtype = torch.float64
+    module: nn.Module,
+    x: np.ndarray,
+    y: np.ndarray,
+    loss: Loss,
+    dtype: torch.dtype = torch.float64,
+    first: int = 0,
 ) -> np.ndarray:
-    """The gradient of the mean loss."""
-    net = copy.deepcopy(module).to(dtype)
+    """The gradient of the mean loss of the records of a batch from `first` on."""
+    inputs = torch.from_numpy(x).to(dtype)
+    net = with_masks(copy.deepcopy(module).to(dtype), inputs, first)
     targets = torch.from_numpy(y) if loss is Loss.CROSS_ENTROPY else torch.from_numpy(y).to(dtype)
-    value = LOSSES[loss](net(torch.from_numpy(x).to(dtype)), targets)
+    value = LOSSES[loss](net(inputs), targets)
     return torch.cat(
         [g.reshape(-1) for g in torch.autograd.grad(value, list(net.parameters()))]
     ).numpy()
@@ -80,7 +102,7 @@ def clipped_mean(
     """The mean of the gradients of single examples, each clipped: one backward pass per example."""
     total = np.zeros(sum(p.numel() for p in module.parameters()))
     for i in range(len(x)):
-        own = torch_gradient(module, x[i : i + 1], y[i : i + 1], loss)
+        own = torch_gradient(module, x[i : i + 1], y[i : i + 1], loss, first=i)
         size = np.abs(own).sum() if norm == 1 else np.sqrt((own**2).sum())
         total += own * min(1.0, clip / size) if size > 0 else own
     return total / len(x)
@@ -98,7 +120,8 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
 
 def kink_distances(module: nn.Module, x: np.ndarray) -> np.ndarray:
     """Per record, how close any ReLU or maximum comes to where its derivative jumps, against the size of the values there."""
-    net, nearest = copy.deepcopy(module).double(), np.full(len(x), np.inf)
+    inputs = torch.from_numpy(x).double()
+    net, nearest = with_masks(copy.deepcopy(module).double(), inputs), np.full(len(x), np.inf)
 
     def note(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         h = inputs[0].detach()
@@ -131,7 +154,7 @@ def kink_distances(module: nn.Module, x: np.ndarray) -> np.ndarray:
         ):
             layer.register_forward_hook(note)
     with torch.no_grad():
-        net(torch.from_numpy(x).double())
+        net(inputs)
     return nearest
 
 
@@ -142,7 +165,7 @@ def disagreement(
 
     def error(rows: np.ndarray) -> float:
         found, _ = kernel.compute_gradient(
-            KernelRecords(x, y), StepRule(rates=()), vector_of(module), rows
+            KernelRecords(x, y), StepRule(rates=()), vector_of(module), rows, mask_key=MASKS
         )
         return relative(found, torch_gradient(module, x[rows], y[rows], kernel.loss))
 
@@ -169,7 +192,12 @@ def random_stack(generator: np.random.Generator) -> tuple[nn.Module, tuple[int, 
         width = int(nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1])
     for _ in range(int(pick(0, 3))):
         after = int(pick(1, 30))
-        layers += [nn.Linear(width, after, bias=bool(pick(0, 2))), random_activation(generator)]
+        layers.append(nn.Linear(width, after, bias=bool(pick(0, 2))))
+        if after > 3 and pick(0, 3) == 0:
+            layers.append(nn.LayerNorm(after))
+        layers.append(random_activation(generator))
+        if pick(0, 3) == 0:
+            layers.append(random_dropout(generator))
         width = after
     layers.append(nn.Linear(width, outputs, bias=bool(pick(0, 2))))
     return nn.Sequential(*layers), shape, outputs
@@ -181,10 +209,14 @@ def random_activation(generator: np.random.Generator) -> nn.Module:
     ]
 
 
+def random_dropout(generator: np.random.Generator) -> nn.Module:
+    return nn.Dropout(float(generator.choice([0.1, 0.25, 0.5])))
+
+
 def random_image_layer(generator: np.random.Generator, here: tuple[int, int, int]) -> nn.Module:
     pick, (channels, height, width) = generator.integers, here
     smallest = min(height, width)
-    kind = pick(0, 6)
+    kind = pick(0, 7)
     if kind <= 1:
         padding = int(pick(0, 3))
         kernel = min([1, 2, 3, 5][int(pick(0, 4))], smallest + 2 * padding)
@@ -205,8 +237,14 @@ def random_image_layer(generator: np.random.Generator, here: tuple[int, int, int
         ]
         return pool[int(pick(0, 2))]
     if kind == 3 and height * width >= 4:
+        normalised = [here, here[1:]][int(pick(0, 2))]
+        if pick(0, 2):
+            affine = bool(pick(0, 2))
+            return nn.LayerNorm(normalised, elementwise_affine=affine, bias=bool(pick(0, 2)))
         groups = [g for g in range(1, channels + 1) if channels % g == 0]
         return nn.GroupNorm(groups[int(pick(0, len(groups)))], channels, affine=bool(pick(0, 2)))
+    if kind == 6:
+        return random_dropout(generator)
     if kind == 4:
         return Residual(
             nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), random_activation(generator))

@@ -1,5 +1,6 @@
 """The native engine as a whole: the trainings of the torch engine, whatever it cannot run left to torch, and what a run says of it."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from sordino import Constant, Dataset, FedAvg, FedProx, Gaussian, Run, resume, train
+from sordino import Constant, Dataset, FedAvg, FedProx, Gaussian, NoisySgd, Run, resume, train
 from sordino.engines import choice as choices
 from sordino.engines.choice import choose
 from sordino.engines.torch_engine import TorchEngine
@@ -26,6 +27,7 @@ from sordino.native.native_engine import NativeEngine, kernel_for
 from sordino.native.network_builder import KernelRefusal
 from sordino.native.translate import translate
 from sordino.protocol import UserError
+from sordino.randomness import Key
 from tests.engines.native_nets import Residual, images, kink_distances, relative
 from tests.support import aggregate, toy_dataset, toy_protocol, uploads_of, without_seconds
 
@@ -268,6 +270,15 @@ class Idle(nn.Module):
         return self.linear(x)
 
 
+class DroppingTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.drop = nn.Linear(6, 6), nn.Linear(6, 3), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.drop(self.first(self.drop(x))))
+
+
 REFUSED = {
     "hook": (hooked, "has a hook"),
     "hook of a parameter": (backward_hooked, "has a hook"),
@@ -282,7 +293,8 @@ REFUSED = {
     "overwriting": (Overwriting, "overwrites"),
     "idle": (Idle, "not used"),
     "layer": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softplus()), "Softplus"),
-    "dropout": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), "random"),
+    "dropout twice": (DroppingTwice, "dropout is used twice"),
+    "all dropped": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout(1.0)), "drops everything"),
     "buffers": (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), "buffers"),
     "tanh GELU": (lambda: nn.Sequential(nn.Linear(6, 3), nn.GELU("tanh")), "approximated"),
 }
@@ -449,6 +461,73 @@ def test_a_residual_network_runs_natively() -> None:
         rounds(setup, NativeEngine(setup, workers=1), 3)[-1],
     )
     assert relative(ours, theirs) < 1e-4
+
+
+DROPPING_RULES = {
+    "fedavg": {},
+    "noisy-sgd, lots of any size": {
+        "local": NoisySgd(
+            steps=3, batch=20, clip=0.5, schedule=Constant(rate=0.3), sampling="poisson"
+        ),
+        "noise": Gaussian(multiplier=0.1),
+    },
+}
+
+
+class Bent(nn.Module):
+    """A forward of its own, so that torch vectorises examples instead of passing layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = dropping()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(torch.tanh(x))
+
+
+def dropping() -> nn.Sequential:
+    """No kinks; dropouts of odd sizes, before and after other layers."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.LayerNorm((3, 6, 6)),
+        nn.Tanh(),
+        nn.Dropout(0.25),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(27, 11),
+        nn.Dropout(0.5),
+        nn.Sigmoid(),
+        nn.LayerNorm(11, bias=False),
+        nn.Linear(11, 10),
+    )
+
+
+@needs_kernel
+@pytest.mark.parametrize("make", [dropping, Bent], ids=["layers", "traced"])
+@pytest.mark.parametrize("changes", DROPPING_RULES.values(), ids=DROPPING_RULES.keys())
+def test_both_engines_drop_the_same_values(changes: dict[str, object], make) -> None:
+    torch.manual_seed(3)
+    protocol = toy_protocol(clients=3, **changes)
+    # Clients have 90 records each, so that lots fill several blocks of the kernel.
+    setup = prepare(protocol, data=images(270, 8), model=make())
+    # As under `secure`: what is dropped follows the secret key, not the seed.
+    secret = Key.from_seed(99)
+    setup = replace(setup, noise_key=secret, draw_key=secret)
+    theirs = rounds(setup, TorchEngine(setup, workers=1), 3)[-1]
+    ours = rounds(setup, NativeEngine(setup, workers=2), 3)[-1]
+    assert relative(ours, theirs) < 1e-5
+    still = prepare(protocol, data=images(270, 8), model=without_dropouts(setup.module))
+    still = replace(still, noise_key=secret, draw_key=secret)
+    assert relative(rounds(still, NativeEngine(still, workers=1), 3)[-1], theirs) > 1e-3
+
+
+def without_dropouts(module: nn.Module) -> nn.Module:
+    """The same weights with nothing dropped: a comparison that must fail."""
+    copied = copy.deepcopy(module)
+    for layer in copied.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    return copied
 
 
 def test_a_finished_native_run_can_be_read_where_there_is_no_kernel(tmp_path, monkeypatch) -> None:

@@ -10,6 +10,7 @@ from sordino.native.kernel import KernelRecords, StepRule
 from sordino.native.library import list_runnable
 from sordino.native.program import Loss
 from tests.engines.native_nets import (
+    MASKS,
     clipped_mean,
     disagreement,
     kernel_of,
@@ -72,5 +73,6 @@ def test_random_stacks_clip_every_example_by_itself() -> None:
         for simd in list_runnable():
             kernel = kernel_of(module, shape, loss, 7, simd)
             rule = StepRule(rates=(), clip=clip, per_example=True, norm=norm)
-            found, _ = kernel.compute_gradient(KernelRecords(x, y), rule, vector_of(module), rows)
+            records, weights = KernelRecords(x, y), vector_of(module)
+            found, _ = kernel.compute_gradient(records, rule, weights, rows, mask_key=MASKS)
             assert relative(found, wanted) < 2e-5, f"seed {seed}, {simd}\n{module}"

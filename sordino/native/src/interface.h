@@ -40,7 +40,7 @@ Address make_address(const uint8_t* key, const uint32_t* nonce) {
 }  // namespace
 
 // As in library.py: a new number whenever a function changes, or what is promised of a sum.
-EXPORT int64_t sordino_version() { return 10; }
+EXPORT int64_t sordino_version() { return 11; }
 
 // Where fields stand and which numbers names have, a line each (layout.h).
 EXPORT const char* sordino_layout() { return describe_layout().c_str(); }
@@ -94,9 +94,9 @@ EXPORT int64_t sordino_train(Handle* handle, Job* jobs, int64_t count, int64_t t
 
 EXPORT int64_t sordino_gradient(Handle* handle, const Records* records, const Rule* rule,
                                 const float* weights, const int64_t* rows, int64_t count,
-                                float* gradient, double* loss) {
+                                const uint8_t* mask_key, float* gradient, double* loss) {
   return handle->run(1, 1, [&](Trainer& trainer, long) {
-    *loss = trainer.gradient(*rule, *records, weights, rows, count, gradient);
+    *loss = trainer.gradient(*rule, *records, weights, rows, count, mask_key, gradient);
   });
 }
 

@@ -107,6 +107,8 @@ struct Job {
   const uint8_t* batch_key;
   const uint8_t* step_key;
   const uint8_t* upload_key;
+  // Of what dropouts drop in this round; null: nothing.
+  const uint8_t* mask_key;
   int64_t client;
   int64_t round;
   // Which of the trainings that share the keys this is: the draws of one are followed by those of

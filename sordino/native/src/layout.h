@@ -125,6 +125,7 @@ inline void describe_job(Layout& layout) {
   SORDINO_FIELD(Job, batch_key);
   SORDINO_FIELD(Job, step_key);
   SORDINO_FIELD(Job, upload_key);
+  SORDINO_FIELD(Job, mask_key);
   SORDINO_FIELD(Job, client);
   SORDINO_FIELD(Job, round);
   SORDINO_FIELD(Job, lane);
@@ -140,7 +141,8 @@ inline void describe_numbers(Layout& layout) {
   SORDINO_NUMBER(Kind, MEAN_POOL);
   SORDINO_NUMBER(Kind, ELEMENTWISE);
   SORDINO_NUMBER(Kind, SUM);
-  SORDINO_NUMBER(Kind, GROUP_NORM);
+  SORDINO_NUMBER(Kind, NORMALISATION);
+  SORDINO_NUMBER(Kind, DROPOUT);
   SORDINO_NUMBER(Activation, NONE);
   SORDINO_NUMBER(Activation, RELU);
   SORDINO_NUMBER(Activation, TANH);

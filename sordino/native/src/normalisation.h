@@ -1,16 +1,23 @@
-// Group normalisation. Lanes are examples, so the statistics of an example are sums in its lane.
+// Normalisation of groups of channels, or of whole layers. Lanes are examples, so the statistics of
+// an example are sums in its lane.
 #pragma once
 #include <algorithm>
-#include <type_traits>
 
 #include "work.h"
 
 namespace sordino {
 
-struct GroupNormalisation : LaneGradients {
+struct Normalisation : LaneGradients {
   Index channels;
   Index groups;
   double epsilon;
+  // Every pixel of a group has a scale and a shift of its own, the same in all groups; else every
+  // channel has.
+  bool scales_pixels;
+
+  Index scale_count(const Tensor& t) const {
+    return scales_pixels ? (Index)group_size(t) : channels;
+  }
 
   Index saved_vectors() const override { return 3 * groups; }
 
@@ -23,12 +30,11 @@ struct GroupNormalisation : LaneGradients {
       for (int v = 0; v < vectors; v++) {
         const Statistics found = measure_group(work, group, v, count);
         *statistics(work, group, v) = found;
-        for_group(from, group, vectors, [&](Index c, Index at, Index y, Index x) {
+        for_group(from, to, group, vectors, [&](Index at, Index goes, Index scale) {
           Floats value = found.normalise(work.values(from)[at + v]);
-          if (weight.exists()) {
-            value = value * work.weights[weight.start + c] + work.weights[bias.start + c];
-          }
-          work.values(to)[to.at(c, y, x) * vectors + v] = activate(value, to.activation);
+          if (weight.exists()) value = value * work.weights[weight.start + scale];
+          if (bias.exists()) value = value + work.weights[bias.start + scale];
+          work.values(to)[goes + v] = activate(value, to.activation);
         });
       }
     }
@@ -49,24 +55,22 @@ struct GroupNormalisation : LaneGradients {
         // Of the scaled gradients, and of their products with the normal values.
         Wide sum{};
         Wide product{};
-        for_group(from, group, vectors, [&](Index c, Index at, Index y, Index x) {
-          const Floats d = work.gradients(to)[to.at(c, y, x) * vectors + v];
+        for_group(from, to, group, vectors, [&](Index at, Index goes, Index scale) {
+          const Floats d = work.gradients(to)[goes + v];
           const Floats normal = found.normalise(work.values(from)[at + v]);
-          if (weight.exists()) {
-            sums[c] += d * normal;
-            sums[channels + c] += d;
-          }
-          const Floats scaled = scale_gradient(work, d, c);
+          if (weight.exists()) sums[scale] += d * normal;
+          if (bias.exists()) sums[weight.size() + scale] += d;
+          const Floats scaled = scale_gradient(work, d, scale);
           add(sum, scaled);
           add(product, scaled * normal);
         });
         if (!carries_back) continue;
         const Floats mean = narrow(divide(sum, count));
         const Floats slope = narrow(divide(product, count));
-        for_group(from, group, vectors, [&](Index c, Index at, Index y, Index x) {
+        for_group(from, to, group, vectors, [&](Index at, Index goes, Index scale) {
           const Floats value = work.values(from)[at + v];
-          const Floats d = work.gradients(to)[to.at(c, y, x) * vectors + v];
-          const Floats scaled = scale_gradient(work, d, c);
+          const Floats d = work.gradients(to)[goes + v];
+          const Floats scaled = scale_gradient(work, d, scale);
           const Floats inner = (scaled - mean - found.normalise(value) * slope) * found.inverse;
           const Floats result = carry_back(inner, from.activation, value);
           Floats& g = work.gradients(from)[at + v];
@@ -95,8 +99,8 @@ struct GroupNormalisation : LaneGradients {
     Statistics* first = (Statistics*)(work.saved + first_saved * work.vectors);
     return first + group * work.vectors + vector;
   }
-  INLINE Floats scale_gradient(const Work& work, Floats d, Index channel) const {
-    return weight.exists() ? d * work.weights[weight.start + channel] : d;
+  INLINE Floats scale_gradient(const Work& work, Floats d, Index scale) const {
+    return weight.exists() ? d * work.weights[weight.start + scale] : d;
   }
   static INLINE Wide divide(Wide sum, double count) { return {sum.low / count, sum.high / count}; }
 
@@ -106,14 +110,15 @@ struct GroupNormalisation : LaneGradients {
     Wide sum{};
     Wide rest{};
     Wide square{};
-    for_group(from, group, work.vectors, [&](Index, Index at) { add(sum, values[at + v]); });
+    const auto for_values = [&](auto f) INLINE_LAMBDA {
+      for_group(from, from, group, work.vectors, [&](Index at, Index, Index) { f(values[at + v]); });
+    };
+    for_values([&](Floats value) { add(sum, value); });
     const Floats mean = narrow(divide(sum, count));
-    for_group(from, group, work.vectors, [&](Index, Index at) {
-      add(rest, values[at + v] - mean);
-    });
+    for_values([&](Floats value) { add(rest, value - mean); });
     rest = divide(rest, count);
-    for_group(from, group, work.vectors, [&](Index, Index at) {
-      const Wide off = widen(values[at + v] - mean);
+    for_values([&](Floats value) {
+      const Wide off = widen(value - mean);
       square.low += (off.low - rest.low) * (off.low - rest.low);
       square.high += (off.high - rest.high) * (off.high - rest.high);
     });
@@ -123,19 +128,16 @@ struct GroupNormalisation : LaneGradients {
     return {mean, narrow(rest), narrow(inverse)};
   }
 
-  // Calls f(channel, place) or f(channel, place, y, x) for every pixel of a group.
+  // Calls f(place in a, place in b, number of its scale) for every pixel of a group.
   template <class F>
-  INLINE void for_group(const Tensor& t, Index group, int vectors, F f) const {
+  INLINE void for_group(const Tensor& a, const Tensor& b, Index group, int vectors, F f) const {
     const Index first = group * group_channels();
+    Index pixel = 0;
     for (Index c = first; c < first + group_channels(); c++) {
-      for (Index y = 0; y < t.height; y++) {
-        for (Index x = 0; x < t.width; x++) {
-          const Index at = t.at(c, y, x) * vectors;
-          if constexpr (std::is_invocable_v<F, Index, Index>) {
-            f(c, at);
-          } else {
-            f(c, at, y, x);
-          }
+      for (Index y = 0; y < a.height; y++) {
+        for (Index x = 0; x < a.width; x++) {
+          f(a.at(c, y, x) * vectors, b.at(c, y, x) * vectors, scales_pixels ? pixel : c);
+          pixel++;
         }
       }
     }

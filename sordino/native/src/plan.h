@@ -5,6 +5,7 @@
 // gradients overwrite values); sordino/native/translate.py has checked that the shapes fit.
 #pragma once
 #include "convolution.h"
+#include "dropout.h"
 #include "elementwise.h"
 #include "linear.h"
 #include "losses.h"
@@ -20,7 +21,8 @@ enum Kind : int64_t {
   MEAN_POOL = 3,
   ELEMENTWISE = 4,
   SUM = 5,
-  GROUP_NORM = 6,
+  NORMALISATION = 6,
+  DROPOUT = 7,
 };
 
 // A row of the table of tensors.
@@ -46,7 +48,8 @@ struct LayerRow {
   int64_t second_adds;
   int64_t weight;
   int64_t bias;
-  // Kernel, stride and padding, each for y and x; or groups and epsilon; or the activation.
+  // Kernel, stride and padding, each for y and x; or groups, epsilon and whether
+  // pixels are scaled; or threshold, scale and first block of a dropout; or the activation.
   int64_t settings[6];
 };
 
@@ -128,10 +131,12 @@ class Plan {
         return make_elementwise(row);
       case SUM:
         return make_sum(row);
-      case GROUP_NORM:
+      case NORMALISATION:
+        return make_normalisation(row);
+      case DROPOUT:
         break;
     }
-    return make_normalisation(row);
+    return make_dropout(row);
   }
 
   std::unique_ptr<Layer> make_linear(const LayerRow& row) const {
@@ -185,15 +190,27 @@ class Plan {
   }
 
   std::unique_ptr<Layer> make_normalisation(const LayerRow& row) const {
-    auto layer = std::make_unique<GroupNormalisation>();
-    layer->channels = tensors[row.first].channels;
+    auto layer = std::make_unique<Normalisation>();
+    const Tensor& from = tensors[row.first];
+    layer->channels = from.channels;
     layer->groups = row.settings[0];
     // The table carries the bits of a double.
     std::memcpy(&layer->epsilon, &row.settings[1], sizeof layer->epsilon);
-    if (row.weight >= 0) {
-      layer->weight = {row.weight, 1, layer->channels};
-      layer->bias = {row.bias, 1, layer->channels};
-    }
+    layer->scales_pixels = row.settings[2] != 0;
+    const Index scales = layer->scale_count(from);
+    if (row.weight >= 0) layer->weight = {row.weight, 1, scales};
+    if (row.bias >= 0) layer->bias = {row.bias, 1, scales};
+    return layer;
+  }
+
+  std::unique_ptr<Layer> make_dropout(const LayerRow& row) const {
+    auto layer = std::make_unique<Dropout>();
+    layer->threshold = (uint32_t)row.settings[0];
+    double scale;
+    std::memcpy(&scale, &row.settings[1], sizeof scale);
+    layer->scale = (float)scale;
+    layer->first_block = row.settings[2];
+    layer->blocks = count_parts(tensors[row.first].size(), 16);
     return layer;
   }
 

@@ -29,15 +29,17 @@ INLINE void quarter_round(Words& a, Words& b, Words& c, Words& d) {
   b = rotate_left(b ^ c, 7);
 }
 
-// Word i of block `counter + l` is in lane l of x[i].
-INLINE void make_blocks(const Address& at, uint32_t counter, Words x[16]) {
+// Blocks side by side: from lane to lane, word `PLACE` of their state counts up.
+template <int PLACE>
+INLINE void mix_blocks(const Address& at, uint32_t counter, Words x[16]) {
   uint32_t s[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
   std::memcpy(s + 4, at.key, 32);
+  s[12] = counter;
   std::memcpy(s + 13, at.nonce, 12);
-  Words counters;
-  UNROLL for (int l = 0; l < LANES; l++) counters[l] = counter + l;
+  Words counted;
+  UNROLL for (int l = 0; l < LANES; l++) counted[l] = s[PLACE] + l;
   UNROLL for (int i = 0; i < 16; i++) x[i] = Words{} + s[i];
-  x[12] = counters;
+  x[PLACE] = counted;
   for (int double_round = 0; double_round < 10; double_round++) {
     UNROLL for (int i = 0; i < 4; i++) {
       quarter_round(x[i], x[4 + i], x[8 + i], x[12 + i]);
@@ -46,7 +48,17 @@ INLINE void make_blocks(const Address& at, uint32_t counter, Words x[16]) {
       quarter_round(x[i], x[4 + (i + 1) % 4], x[8 + (i + 2) % 4], x[12 + (i + 3) % 4]);
     }
   }
-  UNROLL for (int i = 0; i < 16; i++) x[i] += i == 12 ? counters : Words{} + s[i];
+  UNROLL for (int i = 0; i < 16; i++) x[i] += i == PLACE ? counted : Words{} + s[i];
+}
+
+// Word i of block `counter + l` is in lane l of x[i].
+INLINE void make_blocks(const Address& at, uint32_t counter, Words x[16]) {
+  mix_blocks<12>(at, counter, x);
+}
+
+// Word i of block `counter` of the nonce whose second part is greater by l is in lane l of x[i].
+INLINE void make_blocks_of_examples(const Address& at, uint32_t counter, Words x[16]) {
+  mix_blocks<14>(at, counter, x);
 }
 
 // The keystream in its order, some blocks at a time.

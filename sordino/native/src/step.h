@@ -73,12 +73,14 @@ class Trainer {
     Keystream draws({job.batch_key, {client, round, 0}}, first_word);
     ClipCounts counts;
     load_start(job);
+    work_.mask_key = job.mask_key;
     const int64_t* rows = job.rows;
     const int64_t steps = faulty_steps(rule.steps, job.client);
     for (int64_t step = 0; step < steps; step++) {
       const Index count = job.rows ? job.counts[step] : rule.batch;
       const int64_t* batch = job.rows ? rows : draw_batch(draws, job, count);
       if (job.rows) rows += count;
+      work_.step = (uint32_t)step;
       const double scale = clip_gradient(rule, records, batch, count, counts);
       const Address address{job.step_key, {client, faulty_round(round), (uint32_t)step}};
       const NoiseShape shape = faulty_shape(shape_of(rule));
@@ -88,11 +90,13 @@ class Trainer {
     write_results(job, counts);
   }
 
-  // The mean loss of a batch and the gradient that a step would use, before noise. For tests and
-  // for checking a translation.
+  // The mean loss of a batch and the gradient that a first step would use, before noise. For tests
+  // and for checking a translation.
   double gradient(const Rule& rule, const Records& records, const float* weights,
-                  const int64_t* rows, Index count, float* out) {
+                  const int64_t* rows, Index count, const uint8_t* mask_key, float* out) {
     load_weights(weights);
+    work_.mask_key = mask_key;
+    work_.step = 0;
     ClipCounts counts;
     const double scale = clip_gradient(rule, records, rows, count, counts);
     for (const ParameterRun& run : plan_.runs) {
@@ -109,6 +113,7 @@ class Trainer {
   void outputs(const Records& records, const float* weights, const int64_t* rows, Index count,
                float* out) {
     load_weights(weights);
+    work_.mask_key = nullptr;
     load_records(records, rows, count);
     for (const auto& layer : plan_.layers) layer->forward(work_);
     const Floats* z = work_.values(plan_.tensors.back());
@@ -196,6 +201,7 @@ class Trainer {
     counts.clips++;
     for (Index first = 0; first < count; first += block_size()) {
       work_.fresh = first == 0;
+      work_.first_example = first;
       load_records(records, rows + first, std::min(block_size(), count - first));
       pass_block(records, rows + first, 1.0f / (float)count);
     }
@@ -225,6 +231,7 @@ class Trainer {
     Index blocks = 0;
     for (Index first = 0; first < count; first += block_size()) {
       work_.fresh = blocks % BLOCKS_IN_GROUP == 0;
+      work_.first_example = first;
       if (work_.fresh) work_.clipped_sum = example_sum_.open_part();
       load_records(records, rows + first, std::min(block_size(), count - first));
       pass_block(records, rows + first, 1.0f);

@@ -70,8 +70,13 @@ struct Work {
   double* scaled = nullptr;
   // Gradients per lane, of layers that keep them (see LaneGradients).
   Floats* sums = nullptr;
-  // What normalisation keeps for the way back.
+  // What normalisation and dropout keep for the way back.
   Floats* saved = nullptr;
+  // Of what dropouts drop; null where nothing is dropped.
+  const uint8_t* mask_key = nullptr;
+  uint32_t step = 0;
+  // Which example of the batch the block begins with.
+  Index first_example = 0;
   // Weights in the order of a block.
   float* packed = nullptr;
   // Inputs of a linear layer, one example a row.
