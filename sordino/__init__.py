@@ -1,7 +1,7 @@
 """Sordino: differentially private federated learning whose guarantees are checked.
 
 Names are loaded when they are first used, so that `import sordino` is instant and torch is imported
-only by what trains. Each public name therefore stands twice below: for type checkers, which read
+only by what trains. Each public name therefore appears twice below: for type checkers, which read
 the imports, and in the table of the modules that define them, which is used when a name is loaded.
 """
 

@@ -341,7 +341,7 @@ class Stream:
         start = self.lane * width
         if start + trainings * width > KEYSTREAM_BYTES:
             raise UserError(
-                "a model this large cannot be trained so many times side by side: "
+                "a model this large cannot be trained that many times side by side: "
                 "train it one by one"
             )
         pieces = []

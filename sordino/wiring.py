@@ -2,7 +2,7 @@
 
 Imports point downwards. A few calls go the other way: a training that has ended wants its report,
 `protocol.to_dp_event` a price, `sordino.audit(...)` the published claims. The package itself, which
-stands above all rooms, says who answers (`sordino/__init__.py`).
+is above all rooms, says which function answers (`sordino/__init__.py`).
 
 Example:
     >>> ask_above("read_protocol").__name__

@@ -11,7 +11,7 @@ holds a true one, the protocol that they get has no seed, and `attempt` takes on
     reconstruction, attributes    from what a model makes of clients' records
     extraction           from answers to the attacker's own questions
     clients              from all uploads of a round, whose senders are not known
-    membership           from a model, beside `shadows`, federations that the attacker trains;
+    membership           from a model, with `shadows`, federations that the attacker trains;
                          `shokri`, `lira`, `rmia` and `canary_queries` read their answers
     suite                every case of an attack once, kept; `twin` trains a run without noise
 """

@@ -50,7 +50,7 @@ class Case(Generic[Observed, Truth]):
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One number about the success of an attempt, beside that of a trivial attacker.
+    """One number about the success of an attempt, next to that of a trivial attacker.
 
     Attributes:
         metric: The name of the measure, such as accuracy.

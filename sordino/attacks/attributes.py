@@ -129,7 +129,7 @@ class AttributeAttack:
         return {"embeddings": by_embeddings, "answers": by_answers, "majority": majority}
 
     def score(self, guess: dict[str, np.ndarray], truth: TruthAttribute) -> CaseResult:
-        """Returns accuracy and mean F1 of every method beside those of guesses without a run.
+        """Returns accuracy and mean F1 of every method next to those of guesses without a run.
 
         Args:
             guess: What `attempt` returned.

@@ -29,7 +29,7 @@ class QueryOptimiser:
 
     Attributes:
         iterations: Steps of gradient descent.
-        models: Shadows that a step looks at, drawn anew for every step.
+        models: Shadows that a step looks at, drawn afresh for every step.
         rate: The rate of Adam, in standard deviations of the inputs.
         reach: How far a query may be from its record in any coordinate, in the same unit.
     """

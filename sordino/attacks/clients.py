@@ -111,7 +111,7 @@ class ClientAttack:
         }
 
     def score(self, guess: dict[str, np.ndarray], truth: TruthSenders) -> CaseResult:
-        """Returns the share of the clients whose upload was found, beside guessing.
+        """Returns the share of the clients whose upload was found, compared with guessing.
 
         Args:
             guess: What `attempt` returned.

@@ -142,7 +142,7 @@ def _measure_share(
     guessed: Tensor,
     right: Tensor,
 ) -> Measure:
-    """Returns the share of right classes, beside that of the commonest class."""
+    """Returns the share of right classes, and that of the commonest class."""
     return Measure(
         metric=metric,
         method=method,
@@ -186,7 +186,7 @@ def query_model(
 
 
 def copy_untrained(module: nn.Module) -> nn.Module:
-    """Returns a copy of a module whose layers are initialised anew, the same in every call.
+    """Returns a copy of a module whose layers are initialised again, the same in every call.
 
     Args:
         module: The structure.

@@ -70,7 +70,7 @@ def gradient_steps_of(protocol: Protocol) -> GradientSteps | None:
     Returns:
         The steps; None where an upload does not begin at the global model, or holds anything else.
     """
-    # Personal models and penalties enter an upload beside the gradients of batches.
+    # Personal models and penalties enter an upload along with the gradients of batches.
     if protocol.keeps_models or protocol.penalty:
         return None
     return GRADIENT_STEPS.of(protocol.local)(protocol.local)

@@ -27,7 +27,7 @@ PSNR_OF_EQUALS = 100.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reconstruction:
-    """Reconstructed images, beside a guess that needs no attack: the mean of the attacker's images.
+    """Reconstructed images, and a guess that needs no attack: the mean of the attacker's images.
 
     Attributes:
         images: One or more for each original, in no order, as a model sees them.
@@ -125,7 +125,7 @@ def score_images(
     ordered: bool,
     method: str = "",
 ) -> CaseResult:
-    """Returns all measures of reconstructions beside those of the mean image, and the pictures.
+    """Returns all measures of reconstructions next to those of the mean image, and the pictures.
 
     Args:
         guess: The reconstructions.

@@ -124,7 +124,7 @@ class LastLayerEvidence:
     """What an upload and the attacker's own records say about the last layer.
 
     Attributes:
-        last: Where the layer stands among the parameters.
+        last: Where the layer is among the parameters.
         model: All parameters of the global model.
         gradient: The upload's gradient of the layer, class by class.
         deviation: Standard deviation of the noise on a coordinate of the gradient.
@@ -358,7 +358,7 @@ def vary_labels(
     classes: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Returns starts: the labels as they are, and copies with some of them drawn anew.
+    """Returns starts: the labels as they are, and copies with some of them drawn again.
 
     Args:
         labels: The labels of the first start.

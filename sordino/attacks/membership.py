@@ -141,7 +141,7 @@ class MembershipAttack:
         }
 
     def score(self, guess: dict[str, np.ndarray], truth: TruthMembers) -> CaseResult:
-        """Returns how well each method detects members, beside guessing, and its whole curve.
+        """Returns how well each method detects members against guessing, and its whole curve.
 
         Args:
             guess: Each method's scores.

@@ -101,7 +101,7 @@ def draw_over_rounds(axes: Any, rows: Sequence[Row], noises: list[float]) -> Non
 def draw_over_noise(axes: Any, rows: Sequence[Row], noises: list[float]) -> None:
     """Draws values at the last round against noise.
 
-    Noises stand at even distances, since zero is among them.
+    Noises are spaced evenly, since zero is among them.
 
     Args:
         axes: The panel.
@@ -165,7 +165,7 @@ def draw_pictures(cases: Results, path: Path) -> None:
             axes.set_xticks([])
             axes.set_yticks([])
             axes.set_frame_on(False)
-        # The label stands at the side, since a title over each image would take most of the
+        # The label is at the side, since a title over each image would take most of the
         # picture.
         line[0].set_ylabel(label, rotation=0, ha="right", va="center")
     figure.savefig(path, dpi=120)

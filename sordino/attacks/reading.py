@@ -19,7 +19,7 @@ LARGEST_VALUE = 1e15
 
 @dataclass(frozen=True, kw_only=True)
 class LastLayer:
-    """Where the last layer's parameters stand in the vector of all parameters.
+    """Where the last layer's parameters are in the vector of all parameters.
 
     Attributes:
         weight: The place of the weight.
@@ -175,7 +175,7 @@ def find_last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
 
 
 def locate_layer(flat: FlatModel, layer: nn.Linear) -> LastLayer:
-    """Returns where the parameters of a layer stand in the vector of all parameters.
+    """Returns where the parameters of a layer are in the vector of all parameters.
 
     Args:
         flat: The model.

@@ -34,7 +34,7 @@ from sordino.protocol import View
 
 BATCH_SIZE = 64
 LEARNING_RATE = 1e-3
-# The weight of the answers beside the pixels.
+# The weight of the answers relative to the pixels.
 ANSWER_WEIGHT = 0.01
 
 

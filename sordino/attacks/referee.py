@@ -323,7 +323,7 @@ class Referee(AttackedRun):
         return TruthRecords(inputs=join_records([(self._setup.train, rows)]).inputs)
 
     def reveal_senders(self, round_index: int, targets: int) -> TruthSenders:
-        """Returns at which places of `observe_round` the uploads of the clients in question stand.
+        """Returns the places in `observe_round` of the uploads of the clients in question.
 
         Args:
             round_index: Number of the round, from 0.

@@ -269,7 +269,7 @@ def make_shadow_protocol(seen: ObservedMembership) -> Protocol:
         partition = Iid()
     records = seen.held // protocol.clients
     return replace(
-        # The shadow stands for the attacked model at this round, so it is trained exactly as long.
+        # The shadow represents the attacked model at this round, so it is trained exactly as long.
         protocol,
         rounds=seen.round,
         data=replace(

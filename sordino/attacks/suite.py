@@ -1,4 +1,4 @@
-"""Puts runs through published attacks, and stores what they found beside the run, with plots.
+"""Puts runs through published attacks, and stores what they found in the run's folder, with plots.
 
 attacks/NAME.json        the rows of one attack, as `--json` prints them; docs/attacks.md explains
                          a row
@@ -194,7 +194,7 @@ def attack(
         data: The data of the runs, where they were handed over in Python.
         model: The same for the model.
         folder: Where results go; by default `attacks` in the first run's folder.
-        printed: Returns what papers print beside a row.
+        printed: Returns what papers print next to a row.
         on_progress: Called with the share of the work that is done.
 
     Returns:
@@ -315,7 +315,7 @@ def find_attack(name: str, setting: str, options: Mapping[str, Any]) -> Attack[A
         raise UserError(f"attack {name!r} is not known. There are: {', '.join(ATTACKS)}, and all.")
     if setting not in SETTINGS:
         raise InvalidValue("--setting", setting, " or ".join(SETTINGS))
-    # None means that the option was not given; the setting's own value stands.
+    # None means that the option was not given; the setting's own value applies.
     given = {option: value for option, value in options.items() if value is not None}
     for option, value in given.items():
         if OPTIONS[option] != name:
@@ -350,7 +350,7 @@ def run_cases(
             # The attempt comes first: nothing of the truth exists in this process before the guess
             # is final.
             result = plan.score(plan.attempt(case.observe(), tick), case.reveal())
-            # Stored case by case: an attack of hours that is interrupted goes on after its last
+            # Stored case by case: an attack of hours that is interrupted continues after its last
             # case.
             write_part(path, plan, result)
         results.append((case.round, result))

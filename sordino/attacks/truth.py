@@ -69,7 +69,7 @@ class TruthMembers:
     Attributes:
         members: One truth value for each record.
         label_shares: For each record, the share of members among all candidates of its label: what
-            someone goes by who knows the members' label distribution and nothing else.
+            someone relies on who knows the members' label distribution and nothing else.
     """
 
     members: np.ndarray
@@ -81,7 +81,7 @@ class TruthSenders:
     """Who sent which upload of a round.
 
     Attributes:
-        places: Where the upload of each client in question stands in the round.
+        places: Where the upload of each client in question is in the round.
         uploads: How many uploads the round had.
     """
 

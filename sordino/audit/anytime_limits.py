@@ -1,6 +1,6 @@
 """Limits of an error rate that hold at every moment of a count, so one may look and stop at will.
 
-Somebody who knows the rate p is offered a fair bet against it: that it is a rate drawn from a beta
+A bettor who knows the rate p is offered a fair bet against it: that it is a rate drawn from a beta
 law around what a first batch showed. What the bet has made of one coin, the likelihood ratio of the
 mixture to p, is a martingale if p is true, and reaches 1/miss at any time with probability at most
 `miss` (Ville). All rates against which it has made less are the confidence sequence
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betaln, xlog1py, xlogy
 
-# What the bet counts beside the first batch: half an error of either kind.
+# What the bet counts in addition to the first batch: half an error of either kind.
 HALF = 0.5
 # As many trainings of the first batch are believed at most, since they chose the test that does
 # best on them.

@@ -202,7 +202,7 @@ def resume_audit(
         if not same_inputs or facts["generator"] != AUDIT_GENERATOR:
             raise UserError(
                 f"{place.path} was started with another protocol, data, canary or generator: "
-                "its scores cannot be continued. Start anew."
+                "its scores cannot be continued. Start again."
             )
         certified = certify_subject(
             subject, facts["view"], facts["unit"], facts["delta"], canary=canary

@@ -153,7 +153,7 @@ def tabulate_round(clients: int, kept: ArchivedRound) -> RoundTable:
     if kept.clients is not None:
         present[0, kept.clients] = True
         uploads[kept.clients, 0] = kept.uploads
-    # The next model and what was sent beside this one are not in the file. Noise needs neither.
+    # The next model and what was sent with this one are not in the file. Noise needs neither.
     return RoundTable(
         round=kept.round,
         before=before,

@@ -395,7 +395,7 @@ def count_needed_trainings(mu: float, share: float = 0.0, confidence: float = CO
 
     Raises:
         InvalidValue: `mu` is not above 0.
-        UserError: No number of trainings shows so much.
+        UserError: No number of trainings can show that much.
 
     Example:
         >>> count_needed_trainings(3.0), count_needed_trainings(0.1) > 2000

@@ -3,8 +3,8 @@
 The auditor knows all data and every draw but the noise. From what clients were sent and what they
 uploaded it repeats their work: the rest of an upload, or of a noisy step, is noise, and must follow
 the law that was promised. All values made of noisy ones alone
-must come out the same: models that clients are sent beside the global one, and with noisy-sgd the
-uploads themselves. A value that strays from that was made of something else.
+must come out the same: models that clients are sent along with the global one, and with noisy-sgd
+the uploads themselves. A value that strays from that was made of something else.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SeenSums:
         found = self._clean.clipped_sum(inputs, targets, clip=clip, norm=norm)
         seen = torch.from_numpy(self._means[:, len(self.noise)]) * self._batch
         self.noise.append((seen.double() - found.total.double()).numpy().reshape(seen.shape))
-        # The step goes on from the noisy sum: the next one begins where the client's did.
+        # The step continues from the noisy sum: the next one begins where the client's did.
         return ClippedSum(seen.reshape(found.total.shape).double(), 0, 0)
 
 
@@ -115,9 +115,9 @@ class Replay:
         self._count = trainings
         self._initial = setup.initial_weights()
         self._kept: dict[int, ClientState] = {} if start is None else dict(start.clients)
-        self._beside: dict[str, np.ndarray] = {} if start is None else dict(start.kept)
-        # What the server keeps of joined updates is followed beside what it keeps of uploads.
-        self._moments = dict(self._beside)
+        self._server_state: dict[str, np.ndarray] = {} if start is None else dict(start.kept)
+        # What the server keeps of joined updates is followed along with what it keeps of uploads.
+        self._moments = dict(self._server_state)
         self._rate: float | np.ndarray = 1.0
         self.strays: list[np.ndarray] = []
 
@@ -135,9 +135,9 @@ class Replay:
         before = seen.before[: self._count]
         present = seen.present[: self._count]
         uploads = seen.uploads[:, : self._count]
-        state = State(weights=before, round=seen.round, kept=self._beside)
-        beside = restore_broadcast_state(protocol, state)
-        broadcast = beside.broadcast(before)
+        state = State(weights=before, round=seen.round, kept=self._server_state)
+        broadcast_state = restore_broadcast_state(protocol, state)
+        broadcast = broadcast_state.broadcast(before)
         found = find_kept(protocol, before, range(protocol.clients), self._kept) or {}
         astray = strayed(seen.broadcast[..., : self._count, :], broadcast)
         strays = np.full(protocol.clients, astray)
@@ -178,9 +178,9 @@ class Replay:
                 rows=rows,
                 count=None if count is None else count[: self._count],
             )
-            beside.note(upload)
+            broadcast_state.note(upload)
         self._rate = find_step_rate(protocol, state)
-        self._beside = dict(beside.kept)
+        self._server_state = dict(broadcast_state.kept)
         self.strays.append(np.append(strays, self._strayed_mean(seen)))
         return noise
 
@@ -198,7 +198,7 @@ class Replay:
             return left
         grid = self._setup.grid
         # What was rounded at the client is rounded here, so that the integers of the noise are
-        # left; beside an exact recomputation, exactly.
+        # left; next to an exact recomputation, exactly.
         weight = self._setup.sum_weights[client]
         sent = np.rint((uploads - before.astype(np.float64)) * (grid.scale * weight))
         noise: np.ndarray = (sent - round_update((models - before) * weight, grid)) / grid.scale

@@ -29,7 +29,7 @@ class RoundTable:
         present: Who took part: one training a row, one client a column.
         uploads: What each client sent: (clients, trainings, parameters). Rows of trainings without
             the client mean nothing. Under secure aggregation each is the model that a client's
-            share of the sum stands for, which only the client knows.
+            share of the sum represents, which only the client knows.
         means: With noisy-sgd, the noisy mean of every step of a client:
             (trainings, steps, parameters).
         joined: What the uploads were joined to; under a plain server, the next global models.
@@ -91,7 +91,7 @@ def observe_singles(setup: Setup, records: Sequence[RoundRecord]) -> RoundTable:
     """
     clients = setup.protocol.clients
     before = np.stack([record.before.weights for record in records])
-    # Shares of sums are shown as the models that they stand for.
+    # Shares of sums are shown as the models that they represent.
     precision = np.float64 if setup.release.integers else upload_type(setup.protocol)
     uploads = np.zeros((clients, *before.shape), dtype=precision)
     # Who takes part is drawn for each training by itself, so columns have gaps.

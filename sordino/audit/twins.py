@@ -142,7 +142,7 @@ def refuse_unbounded(protocol: Protocol) -> None:
     release = protocol.release
     rule = protocol.aggregation
     # Control variates, personal models and penalties carry a difference of the twins from round to
-    # round beside the model, and a bend is trained by steps that nobody clips.
+    # round with the model, and a bend is trained by steps that nobody clips.
     carried = protocol.penalty or protocol.local.corrected or protocol.keeps_models
     bent = rule.public is not None
     # The recursion below counts clipped steps: a whole clipped update and noise within the steps

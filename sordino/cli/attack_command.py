@@ -78,13 +78,13 @@ def attack(
         subject = Run.load(run)
     try:
         found, refused = attack_with_display(subject, names, setting, options, twin, workers)
-    # Each attack is stored when it ends, so that the same command goes on after the last one.
+    # Each attack is stored when it ends, so that the same command continues after the last one.
     except KeyboardInterrupt:
         raise AttackStopped(
             "stopped. Finished attacks are kept. "
             f"Continue with: {format_command('attack', subject.folder, name)}"
         ) from None
-    # The report shows attacks, so that it must be written anew before anything is printed.
+    # The report shows attacks, so it must be rewritten before anything is printed.
     refresh_report(subject.folder)
     if json:
         print_json(

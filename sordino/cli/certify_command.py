@@ -205,7 +205,7 @@ def price_views(
     from sordino.report.run_prices import list_views
 
     if isinstance(source, Protocol):
-        # With as many colluders as the channel reckons with, so that no adversary is left out.
+        # With as many colluders as the channel provides for, so that no adversary is left out.
         views: tuple[View, ...] = all_views(source.clients, source.channel.colluders)
         if view != "all":
             views = (View.parse(view),)
@@ -424,7 +424,7 @@ def calibrate(
         ("Target", goal),
         ("Reached", found.guarantee.sentence(delta)),
     ]
-    # What was vouched for may be wrong, so the value without it stands beside.
+    # What was vouched for may be wrong, so the value without it is shown too.
     if found.guarantee.unconditional is not None:
         facts.append(
             ("Vouched for", f"without it: {found.guarantee.unconditional.sentence(delta)}")

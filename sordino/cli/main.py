@@ -1,7 +1,7 @@
 """Defines the command line: its commands, and how each ends.
 
-Each command is a module beside this one. Rooms that need torch are imported inside the commands, so
-that `sordino --version` and `sordino check` answer at once.
+Each command is a module next to this one. Rooms that need torch are imported inside the commands,
+so that `sordino --version` and `sordino check` answer at once.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def reproduce(
     ),
     json: Json = False,
 ) -> None:
-    """Compute a table of a paper again, with the certified values beside it."""
+    """Compute a table of a paper again, with the certified values next to it."""
     if name == "convergent-table-3":
         from sordino.papers.growth import draw_growth
 

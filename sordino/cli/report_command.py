@@ -33,7 +33,7 @@ def report(
     pdf: Annotated[
         bool,
         typer.Option(
-            "--pdf", help="Print the page to a PDF file beside it, with a browser of this machine."
+            "--pdf", help="Print the page to a PDF file next to it, with a browser of this machine."
         ),
     ] = False,
     without_noise: WithoutNoise = False,
@@ -87,7 +87,7 @@ def report(
         find_browser()
     if len(runs) == 1:
         page, document = render_run(runs[0])
-        # Beside the run's other files, where `sordino verify` looks for it.
+        # With the run's other files, where `sordino verify` looks for it.
         target = runs[0] / PAGE
     else:
         page, document = render_comparison(runs)
@@ -107,7 +107,7 @@ def report(
 
 
 def keep_said(runs: list[Path], said: dict[str, str | None]) -> None:
-    """Keeps what is said about a run in its folder, for this page and all later ones.
+    """Keeps what its owner says about a run in its folder, for this page and all later ones.
 
     Args:
         runs: The folder of one run.

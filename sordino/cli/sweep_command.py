@@ -75,7 +75,7 @@ def sweep(
 
 
 def continue_sweep(folder: Path, workers: int | None, device: str, json: bool) -> None:
-    """Goes on with a sweep for `sordino resume`.
+    """Continues a sweep for `sordino resume`.
 
     Args:
         folder: Folder of the sweep.

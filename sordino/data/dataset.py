@@ -61,7 +61,7 @@ class Dataset:
         shift: float32, broadcast against one record.
         columns: Values of every training record that a partition may go by, such as a hospital.
         inputs: Name of every input in order, where records are rows of a table.
-        test: Whose records the test part holds: "public" (published beside the training records),
+        test: Whose records the test part holds: "public" (published with the training records),
             "brought" (with the data, by their owner), "held-out" (a fifth of the records
             themselves), "none" (it is empty).
 

@@ -19,7 +19,7 @@ DIVIDED_BY_LABEL = (
     "An earlier version of Sordino wrote this run. If its data came without a test part, their "
     "labels decided which records were held out and which were trained on: another label of one "
     "record moves others in and out of the training. The promise does not cover that division. "
-    "Train anew: this version holds out by the place of a record."
+    "Train again: this version holds out by the place of a record."
 )
 
 

@@ -110,7 +110,7 @@ def _build_dataset(
     names, answers = _read_answers(table, path, columns, classes)
     inputs = encode_columns(table, columns)
     if not inputs:
-        raise UserError(f"{path} has no column of numbers to learn from, besides label or target.")
+        raise UserError(f"{path} has no column of numbers to learn from but its label or target.")
     groups = names_of_kind(columns, GroupColumn)
     if FILE_COLUMN in table.columns and FILE_COLUMN not in groups:
         groups.append(FILE_COLUMN)

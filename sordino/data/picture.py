@@ -69,7 +69,7 @@ def _draw_bars(counts: np.ndarray) -> Figure:
 def _draw_map(counts: np.ndarray, classes: Sequence[str]) -> Figure:
     """Returns a figure of how each client's records spread over the labels, darker for more.
 
-    Above stands the number of records of each client, where they differ.
+    Above is the number of records of each client, where they differ.
     """
     clients, labels = counts.shape
     unequal = len(set(counts.sum(axis=1).tolist())) > 1
@@ -112,7 +112,7 @@ def _draw_cells(axes: Axes, counts: np.ndarray, classes: Sequence[str]) -> AxesI
 
     clients, labels = counts.shape
     # The palest tones are left out, and tones follow the square root: a single record is seen
-    # beside a client of thousands.
+    # next to a client of thousands.
     tones = ListedColormap(colormaps["YlGnBu"](np.linspace(0.16, 1, 256)))
     # Zero has no tone: an empty cell shows the background.
     present = np.ma.masked_equal(counts.T, 0)

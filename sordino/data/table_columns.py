@@ -256,7 +256,7 @@ def _describe_ignored(column: IgnoredColumn) -> str:
 
 
 def _is_missing(text: str) -> bool:
-    """Returns whether a text stands for a missing value."""
+    """Returns whether a text denotes a missing value."""
     return text.lower() in MISSING_WORDS
 
 
@@ -292,7 +292,7 @@ def _holds_numbers(table: TextTable, name: str, values: Sequence[str]) -> bool:
     if not wrong:
         return True
     first = wrong[0]
-    # Blanks alone are missing values; other words beside numbers are errors of another kind.
+    # Blanks alone are missing values; other words among numbers are errors of another kind.
     if all(values[record] == "" for record in wrong):
         raise missing_value(table, name, first)
     if len(wrong) == len(values):

@@ -139,7 +139,7 @@ def is_table(path: Path) -> bool:
         path: A file or folder, which may not exist.
     """
     if path.is_dir():
-        # Images are sorted into subfolders, and may have a table beside them.
+        # Images are sorted into subfolders, and may have a table next to them.
         has_subfolders = any(place.is_dir() for place in path.iterdir())
         return not has_subfolders and bool(list_tables(path))
     return path.is_file() and path.name.endswith(TABLE_SUFFIXES)
@@ -209,7 +209,7 @@ def _open_table(path: Path) -> BinaryIO:
     if path.suffix != ".zip":
         return open_binary(path)
     with zipfile.ZipFile(path) as archive:
-        # Archives made on a Mac have folders of hidden files beside the table.
+        # Archives made on a Mac have folders of hidden files next to the table.
         members = [name for name in archive.namelist() if name.endswith((".csv", ".tsv"))]
         members = [name for name in members if not Path(name).name.startswith(".")]
         if len(members) != 1:

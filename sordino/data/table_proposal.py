@@ -132,7 +132,7 @@ def _find_answer(table: TextTable) -> tuple[str | None, str | None]:
     if 2 <= len(different) <= MOST_CATEGORIES:
         return name, None
     raise UserError(
-        f"{table.source}: which column is to be learnt cannot be told. Name it: --label COLUMN "
+        f"{table.source}: it is unclear which column is to be learnt. Name it: --label COLUMN "
         f"for classes, --target COLUMN for numbers; the columns are {', '.join(table.columns)}."
     )
 

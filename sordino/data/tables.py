@@ -14,7 +14,7 @@ from sordino.data.formats import damaged_file, read_npz, reading
 from sordino.data.sources import OpenMLUnavailable, download, locate, not_found
 from sordino.data.table_files import read_table
 
-# The documentation of the UCI repository (adult.names) lists every value; "?" stands for an unknown
+# The documentation of the UCI repository (adult.names) lists every value; "?" denotes an unknown
 # one.
 ADULT_VALUES = {
     "workclass": (

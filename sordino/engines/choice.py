@@ -74,7 +74,7 @@ class Chosen(Interface):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What a run notes besides."""
+        """What else a run notes."""
 
     def start(
         self, setup: Setup, *, workers: int | None, device: str
@@ -109,7 +109,7 @@ class EngineChoice:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Nothing besides."""
+        """Nothing else."""
         return {}
 
     def start(

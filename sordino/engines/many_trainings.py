@@ -240,7 +240,7 @@ class Trainings:
                     self._under_way.remove(one)
                     self._on_end(one.number, one.end(self._asked.model))
         except KeyboardInterrupt:
-            # An interrupted call goes on from here when it is called again.
+            # An interrupted call continues from here when it is called again.
             for one in self._under_way:
                 one.training.save()
             raise

@@ -163,7 +163,7 @@ class RowClients:
     def draw_batches(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the mean record of every step's batch: (trainings, 1, entries).
 
-        Losses are linear in a record, so that the mean record of a batch stands for all of it.
+        Losses are linear in a record, so that the mean record of a batch represents all of it.
 
         Args:
             task: The round's work.
@@ -297,7 +297,7 @@ class Kinds:
     """Kinds of a client's records, of which the last is the most common.
 
     Attributes:
-        first: Where the first record of each kind stands among the client's.
+        first: Where the first record of each kind is among the client's.
         of: The kind of every record.
     """
 

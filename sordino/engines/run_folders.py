@@ -207,7 +207,7 @@ def refuse_changed(
             raise UserError(
                 f"{place.path} was started with another {what} ({facts.get(name)}; here "
                 f"{present}). Its noise is seeded, and drawn again over other uploads it would "
-                "hide nothing. Use the same, or start anew."
+                "hide nothing. Use the same, or start again."
             )
 
 
@@ -222,7 +222,7 @@ def recover_cut_line(
     Args:
         setup: The federation.
         place: The run folder.
-        state: Where the run goes on.
+        state: Where the run continues.
         rounds: How many rounds the plan and its budget allow.
     """
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
@@ -300,7 +300,7 @@ def may_be_released(setup: Setup, events: Sequence[Event], rounds: int) -> bool:
     # Where clients fell silent, every round was held against the budget while it ran.
     if budget is None or find_missing_clients(events):
         return True
-    # A round that was interrupted and drawn anew is paid for twice.
+    # A round that was interrupted and drawn again is paid for twice.
     spent = certify(
         setup.protocol,
         budget.view,

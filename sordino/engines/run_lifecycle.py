@@ -133,7 +133,7 @@ def take_up_run(
     device: str,
     on_message: Callable[[str], None] = ignore_message,
 ) -> tuple[State, TrainingLimits]:
-    """Returns where an unfinished run goes on, and how far it may go.
+    """Returns where an unfinished run continues, and how far it may go.
 
     Args:
         setup: The federation.
@@ -174,7 +174,7 @@ def train_to_end(
     Args:
         setup: The federation.
         run_folder: Folder of the run, which says how often it is scored and what it keeps.
-        state: Where it goes on.
+        state: Where it continues.
         limits: How far it may go.
         choice: The engine.
         options: Its workers and its device.

@@ -220,7 +220,7 @@ class FolderBackend:
             shared: What the trainings of the call share.
 
         Returns:
-            Where the training goes on, and how far it may go.
+            Where the training continues, and how far it may go.
 
         Raises:
             BudgetExceeded: Not one more round fits.

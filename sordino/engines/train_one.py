@@ -148,7 +148,7 @@ def resume(
     on_round: Listener = ignore_metrics,
     on_message: Callable[[str], None] = ignore_message,
 ) -> Run:
-    """Goes on with a run that was interrupted. With seeded noise it ends as if it had never been.
+    """Continues a run that was interrupted. With seeded noise it ends as if it had never been.
 
     Args:
         folder: Folder of the run.
@@ -182,7 +182,7 @@ def resume(
     else:
 
         def prepare_engine(protocol: Protocol) -> tuple[Setup, Chosen]:
-            """Prepares the federation and chooses the engine that goes on.
+            """Prepares the federation and chooses the engine that continues.
 
             Args:
                 protocol: As the run's folder has it.

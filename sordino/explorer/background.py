@@ -24,7 +24,7 @@ class Abandoned(Exception):
 
 
 class Requester:
-    """Stands for a page in one browser, which asks for one set of answers at a time."""
+    """Represents a page in one browser, which asks for one set of answers at a time."""
 
     def __init__(self) -> None:
         self.work: list[Job] = []

@@ -38,7 +38,7 @@ def build_figure(
         title: Above the figure.
         up: Label of the vertical axis.
         log_x: Whether the horizontal axis is logarithmic.
-        now: Where a vertical line stands, which shows how far a run has come; None for none.
+        now: Where a vertical line is drawn, which shows how far a run has come; None for none.
 
     Example:
         >>> line = Line(name="certified", values=(0.5, math.inf))

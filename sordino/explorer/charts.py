@@ -11,7 +11,7 @@ from sordino.explorer.page_style import build_table, escape_html, escape_markdow
 from sordino.explorer.results import Chart
 
 CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
-# Rows of the table beside a chart.
+# Rows of the table next to a chart.
 MOST_ROWS = 25
 
 

@@ -119,7 +119,7 @@ def show_counterexample(claim: PublishedClaim) -> None:
         st.number_input(f"Rounds of each training, with {CLIENTS} clients", 1, MOST_ROUNDS, ROUNDS)
     )
     state = st.session_state
-    # For each claim its own measurement, which goes on while other claims are shown.
+    # For each claim its own measurement, which continues while other claims are shown.
     key = f"measuring.{claim.name}"
     started: ClaimMeasurement | None = state.get(key)
     running = started is not None and not started.over
@@ -150,7 +150,7 @@ def show_counterexample(claim: PublishedClaim) -> None:
 
 @st.fragment(run_every=EVERY)
 def show_measurement(found: Verdict, measuring: ClaimMeasurement) -> None:
-    """Shows a measurement while it goes on; at its end the whole page is drawn again.
+    """Shows a measurement while it runs; at its end the whole page is drawn again.
 
     Args:
         found: The verdict on the claim.
@@ -181,7 +181,7 @@ def show_progress(found: Verdict, measuring: ClaimMeasurement) -> None:
 
 
 def describe_outcome(found: Verdict, looks: Sequence[Look], measuring: ClaimMeasurement) -> str:
-    """Says how a measurement stands.
+    """Describes the state of a measurement.
 
     Args:
         found: The verdict on the claim.
@@ -206,7 +206,7 @@ def describe_outcome(found: Verdict, looks: Sequence[Look], measuring: ClaimMeas
 
 
 def chart_bounds(found: Verdict, looks: Sequence[Look]) -> Chart:
-    """Returns a chart of the measured bound beside the published line and the exact value.
+    """Returns a chart of the measured bound with the published line and the exact value.
 
     Args:
         found: The verdict on the claim.

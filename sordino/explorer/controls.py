@@ -48,11 +48,11 @@ NOISE_WORDS = {
 
 @cache
 def list_stops(check: Check, value: float) -> list[float]:
-    """Lists the stops of a slider: ten to a decade, the ends, and the value that it stands at.
+    """Lists the stops of a slider: ten to a decade, the ends, and its current value.
 
     Args:
         check: Check of the entry.
-        value: Value that it stands at.
+        value: Its current value.
 
     Example:
         >>> list_stops(Integer(1, 50), 7)[:9]
@@ -171,7 +171,7 @@ def remember_value(key: str, value: float) -> float:
 
     Args:
         key: Key of the slider.
-        value: Value that it stands at.
+        value: Its current value.
     """
     first = st.session_state.setdefault(f"made.{key}", value)
     if isinstance(value, int):

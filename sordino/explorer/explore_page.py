@@ -342,7 +342,7 @@ def show_noise_search(setting: Setting) -> None:
         place = st.empty()
         began = time.monotonic()
         future = worker.request(results.meet_target, wanted)
-        # A search of seconds must show that it goes on.
+        # A search of seconds must show that it is running.
         while not wait_for([future], 0.2):
             seconds = time.monotonic() - began
             place.caption(

@@ -125,7 +125,7 @@ def build_table(
 
 
 def format_number(value: float) -> str:
-    """Returns a number of a table beside a chart.
+    """Returns a number for the table next to a chart.
 
     Args:
         value: Any; NaN is left out.

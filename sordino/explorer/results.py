@@ -90,7 +90,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Holds curves over common points, for a picture and for the table beside it.
+    """Holds curves over common points, for a picture and for the table next to it.
 
     Attributes:
         across: Label of the horizontal axis.
@@ -118,7 +118,7 @@ class Chart:
 
 
 def price_view(setting: Setting, view: View) -> ViewPrice:
-    """Returns the smallest valid bound of a view, beside plain composition of the rounds.
+    """Returns the smallest valid bound of a view, and plain composition of the rounds.
 
     Args:
         setting: The position of the controls.

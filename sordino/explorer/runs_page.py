@@ -33,7 +33,7 @@ def draw_page() -> None:
         st.code("sordino train", language=None)
         return
     state = st.session_state
-    # A control forgets while another page is shown, so what it said is kept beside it. It is set
+    # A control forgets while another page is shown, so its value is kept separately. It is set
     # only if necessary: a reader may be faster.
     known = state.get("watched", state.get("kept", names[:1]))
     if "watched" not in state or not set(known) <= set(names):
@@ -53,7 +53,7 @@ def draw_page() -> None:
 
 @st.fragment(run_every=EVERY)
 def show_live(chosen: tuple[str, ...]) -> None:
-    """Shows what changes while a run goes on.
+    """Shows what changes during a run.
 
     Args:
         chosen: Names of the runs that are watched.
@@ -98,7 +98,7 @@ def find_spent(run: RunStatus) -> SpentPrivacy | None:
     asked = state.setdefault("asked", {})
     prices = state.setdefault("prices", {})
     if run.name not in asked:
-        # The size is part of the question: a ledger that has grown is priced anew.
+        # The size is part of the question: a ledger that has grown is priced again.
         size = find_file_size(folder / "ledger.jsonl")
         asked[run.name] = worker.request(watching.price_folder, folder, size)
     # The next price is asked for once the last one is there: a run may be faster than its price.
@@ -229,7 +229,7 @@ def show_reports(seen: Sequence[RunStatus]) -> None:
 
 
 def show_plan(seen: Sequence[RunStatus]) -> None:
-    """Shows what the plan of the first run costs, round by round, beside its budget.
+    """Shows what the plan of the first run costs, round by round, against its budget.
 
     Args:
         seen: The runs that are watched.

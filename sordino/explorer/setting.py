@@ -192,7 +192,7 @@ class Setting(Value):
 
     @property
     def _aggregation(self) -> Mean:
-        # The sum over a lot is divided by its expected size, whoever takes part.
+        # The sum over a lot is divided by its expected size, whichever clients take part.
         if self.rule == "dp-sgd" and self.participation == "poisson":
             return Mean(denominator="fixed")
         return Mean()

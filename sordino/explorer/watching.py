@@ -80,7 +80,7 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """How it stands, in words."""
+        """Its state, in words."""
         if self.problem:
             return self.problem
         if self.status in ENDINGS:
@@ -344,7 +344,7 @@ def price_folder(folder: Path, size: int) -> SpentPrivacy:
 
 
 def trace_plan(protocol: Protocol, sizes: tuple[int, ...]) -> Chart:
-    """Traces epsilon of the plan against rounds, beside the budget where there is one.
+    """Traces epsilon of the plan against rounds, with the budget where there is one.
 
     Args:
         protocol: The federation.

@@ -37,7 +37,7 @@ def assigned(
         initial: Its model before the first round.
         client: Which client works.
         round_index: Number of the round, from 0.
-        weights: What the server sends. What travels with the global model stands in further rows
+        weights: What the server sends. What travels with the global model is in further rows
             (see `broadcast_state`): the model that clients are pulled to, or every client's
             correction, or this client's alone.
         kept: What the client has kept, None where nobody keeps anything.
@@ -52,16 +52,16 @@ def assigned(
             " only `train` does."
         )
     model = weights
-    beside = None
+    extras = None
     if weights.ndim > initial.ndim:
         model = weights[0]
-        beside = weights[1:]
+        extras = weights[1:]
     begin = beginning(setup.protocol, model, initial, kept or {})
     pull = None
     if begin.helper is not None:
         pull = Pull(model=torch.from_numpy(begin.helper), strength=begin.strength)
     if setup.protocol.penalty:
-        pull = leader_pull(setup, client, beside)
+        pull = leader_pull(setup, client, extras)
     if pull is None:
         pull = PUBLIC_PULLS.of(setup.protocol.local)(setup.protocol.local, initial)
     return Assignment(
@@ -69,24 +69,24 @@ def assigned(
         round_index=round_index,
         start=begin.start,
         pull=pull,
-        correction=read_correction(setup.protocol, client, beside),
-        clip=read_clip(setup.protocol, beside),
+        correction=read_correction(setup.protocol, client, extras),
+        clip=read_clip(setup.protocol, extras),
         kept=kept or {},
         sums=sums,
     )
 
 
-def leader_pull(setup: Setup, client: int, beside: np.ndarray | None) -> Pull | None:
+def leader_pull(setup: Setup, client: int, extras: np.ndarray | None) -> Pull | None:
     """Returns the Harmonizer's penalty: a pull to the leader's model.
 
     Args:
         setup: The federation.
         client: The client that is pulled, if its budget is below the leader's.
-        beside: What travels with the global model.
+        extras: What travels with the global model.
     """
     budgets = [budget for budget in setup.protocol.client if budget.id == client]
     strength = sum(pull_of(setup.protocol, budget) for budget in budgets)
-    leader = read_leader(beside)
+    leader = read_leader(extras)
     if leader is None or strength <= 0:
         return None
     return Pull(model=torch.from_numpy(leader), strength=strength)
@@ -115,10 +115,10 @@ def pull_to_anchor(rule: FedAvg, initial: np.ndarray) -> Pull | None:
     return Pull(model=torch.from_numpy(centre), strength=strength)
 
 
-# Weight decay of these is part of their own steps, and of a new rule nobody has said any.
+# Weight decay of these is part of their own steps, and a new rule has not declared any.
 @PUBLIC_PULLS.register_others
 def pull_to_nothing(rule: LocalRule, initial: np.ndarray) -> None:
-    """Returns no pull beside what the steps of the rule do themselves.
+    """Returns no pull in addition to what the steps of the rule do themselves.
 
     Args:
         rule: The rule.

@@ -138,7 +138,7 @@ def participants(
 class Attendance:
     """Counts how often clients with a cap have taken part, in one training or in several.
 
-    It holds the counts, taken up from the ledger when a run goes on.
+    It holds the counts, restored from the ledger when a run continues.
 
     Example:
         >>> attendance = Attendance({3: 1}, (), next_round=0)
@@ -159,7 +159,7 @@ class Attendance:
         self._caps = np.array([caps[client] for client in self._capped], dtype=np.int64)
         known = list(events)
         # What was paid for in a round that is run again counts too if its noise is fresh, since it
-        # is then paid for anew.
+        # is then paid for again.
         self._fresh = any(isinstance(event, Opened) and not event.repeatable for event in known)
         counts: Counter[int] = Counter()
         for event in known:

@@ -264,60 +264,60 @@ def find_step_rate(protocol: Protocol, state: State) -> float | np.ndarray:
     return scaled
 
 
-def read_clip(protocol: Protocol, beside: np.ndarray | None) -> np.ndarray | None:
+def read_clip(protocol: Protocol, extras: np.ndarray | None) -> np.ndarray | None:
     """Returns the clip that travelled with the global model, None where it stays.
 
     Args:
         protocol: Its rule says whether the clip follows the gradients.
-        beside: What travelled with the global model.
+        extras: What travelled with the global model.
     """
     lot = protocol.release.lot
-    if lot is None or lot.adaptive is None or beside is None:
+    if lot is None or lot.adaptive is None or extras is None:
         return None
-    clip: np.ndarray = beside[0][..., :1].astype(np.float64)
+    clip: np.ndarray = extras[0][..., :1].astype(np.float64)
     return clip
 
 
 def read_correction(
-    protocol: Protocol, client: int, beside: np.ndarray | None
+    protocol: Protocol, client: int, extras: np.ndarray | None
 ) -> np.ndarray | None:
     """Returns the correction c - c_k of a client's steps, None where its rule has none.
 
     Args:
         protocol: Its rule says whether steps are corrected.
         client: The reader.
-        beside: What travels with the global model.
+        extras: What travels with the global model.
 
     Raises:
         UserError: No control variates were sent.
     """
     if not protocol.local.corrected:
         return None
-    if beside is None:
+    if extras is None:
         raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
-    return own_entry(client, beside)
+    return own_entry(client, extras)
 
 
-def read_leader(beside: np.ndarray | None) -> np.ndarray | None:
+def read_leader(extras: np.ndarray | None) -> np.ndarray | None:
     """Returns the leader's model, None where nothing travels with the global model.
 
     Args:
-        beside: What travelled with the global model.
+        extras: What travelled with the global model.
     """
-    if beside is None:
+    if extras is None:
         return None
-    entry: np.ndarray = beside[0]
+    entry: np.ndarray = extras[0]
     return entry
 
 
-def own_entry(client: int, beside: np.ndarray) -> np.ndarray:
+def own_entry(client: int, extras: np.ndarray) -> np.ndarray:
     """Returns the part for one client; a single entry is for its receiver.
 
     Args:
         client: Number of the client, from 0.
-        beside: What travelled with the global model.
+        extras: What travelled with the global model.
     """
-    entry: np.ndarray = beside[client] if len(beside) > 1 else beside[0]
+    entry: np.ndarray = extras[client] if len(extras) > 1 else extras[0]
     return entry
 
 

@@ -101,7 +101,7 @@ def residues_of(steps: np.ndarray, grid: Grid) -> np.ndarray:
 
 
 def signed_steps(residues: np.ndarray, grid: Grid) -> np.ndarray:
-    """Returns the integers nearest to 0 that residues stand for.
+    """Returns the integers nearest to 0 that residues represent.
 
     Args:
         residues: Modulo the grid's modulus.
@@ -111,7 +111,7 @@ def signed_steps(residues: np.ndarray, grid: Grid) -> np.ndarray:
 
 
 def open_residues(residues: np.ndarray, grid: Grid) -> np.ndarray:
-    """Returns the sum of updates that residues stand for.
+    """Returns the sum of updates that residues represent.
 
     Args:
         residues: The sum of a round, modulo the grid's modulus.
@@ -129,7 +129,7 @@ def open_residues(residues: np.ndarray, grid: Grid) -> np.ndarray:
         array([-1.5,  2. ])
     """
     signed = signed_steps(residues, grid)
-    # As integers of Python: the most negative one has no magnitude of its own width.
+    # As integers of Python: the most negative one has no magnitude of the same width.
     largest = max(int(signed.max(initial=0)), -int(signed.min(initial=0)))
     if largest > grid.largest_sum:
         raise WrappedSum(

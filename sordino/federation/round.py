@@ -155,12 +155,12 @@ class RoundRecord:
 
 
 class Round:
-    """One round of a training. It holds what its stages hand on to each other."""
+    """One round of a training. It holds what its stages pass to each other."""
 
     # Each is set by the stage named here, for those after it.
     _present_rows: np.ndarray  # draw_participants: who takes part, in every row
     _participants: np.ndarray  # draw_participants: the clients that work
-    _beside: BroadcastState  # prepare_task: what travels beside the model
+    _broadcast_state: BroadcastState  # prepare_task: what travels with the model
     task: RoundTask  # prepare_task
     _present: np.ndarray  # open_server: the participants whose uploads come
     _opened: np.ndarray  # open_server: whether their sum is opened, in every row
@@ -221,10 +221,10 @@ class Round:
         """Puts together what the participants are given."""
         protocol = self._setup.protocol
         before = self._before
-        self._beside = restore_broadcast_state(protocol, before)
+        self._broadcast_state = restore_broadcast_state(protocol, before)
         self.task = RoundTask(
             round_index=before.round,
-            broadcast=self._beside.broadcast(before.weights),
+            broadcast=self._broadcast_state.broadcast(before.weights),
             participants=self._participants,
             kept=find_kept(protocol, before.weights, self._participants, before.clients),
             attendance=self._present_rows if self._table else None,
@@ -259,7 +259,7 @@ class Round:
             return weights if opened else weights[:0]
         if opened and bool(self._present_rows.all()):
             return weights
-        # Where who takes part differs between trainings, each row has weights of its own.
+        # Where the participants differ between trainings, each row has its own weights.
         row_weights: np.ndarray = (self._present_rows * self._opened * weights).T[:, :, None]
         return row_weights
 
@@ -279,7 +279,7 @@ class Round:
         Args:
             upload: What the client sends in the round.
         """
-        self._beside.note(upload)
+        self._broadcast_state.note(upload)
         if upload.kept is not None:
             self._clients[upload.client] = merge_kept(
                 self._setup.protocol,
@@ -340,7 +340,7 @@ class Round:
         after = State(
             weights=weights,
             round=before.round + 1,
-            kept={**self._beside.kept, **moments},
+            kept={**self._broadcast_state.kept, **moments},
             clients={**before.clients, **self._clients},
         )
         return RoundRecord(

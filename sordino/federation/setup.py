@@ -149,7 +149,7 @@ class Setup:
 
     def initial_weights(self) -> np.ndarray:
         """Returns the model before the first round, as one vector."""
-        # A copy: the flat model goes on computing with this memory.
+        # A copy: the flat model continues to compute with this memory.
         return self._flat.weights.numpy().copy()
 
     def state(self, weights: np.ndarray) -> dict[str, torch.Tensor]:
@@ -309,7 +309,7 @@ def build_initial_model(
         source = require_name(net.name, "model")
     else:
         source = model
-    # The initial model has a stream of its own, so that it does not move when other draws change.
+    # The initial model has its own stream, so that it does not move when other draws change.
     seed = key.stream(Purpose.INITIAL_MODEL).draw_seed()
     module = protocol_model(
         protocol, source, dataset.input_shape, dataset.outputs, classes=dataset.classes, seed=seed

@@ -18,7 +18,7 @@ class State:
     Attributes:
         weights: The global model.
         round: The round that comes next.
-        kept: What the server has kept besides.
+        kept: What else the server has kept.
         clients: What each client has kept, and the server of each.
     """
 

@@ -127,7 +127,7 @@ class Training:
             setup: The federation.
             store: Where it is kept.
             ledger: Is charged before every round.
-            state: Where it goes on.
+            state: Where it continues.
             limits: How far it may go.
             options: How it is watched.
         """

@@ -231,7 +231,7 @@ def send_integers(setup: Setup, start: np.ndarray, steps: np.ndarray) -> np.ndar
 
 
 def read_sent_model(setup: Setup, client: int, start: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Returns what a client sent as the model that it stands for.
+    """Returns what a client sent as the model that it represents.
 
     Args:
         setup: The federation.

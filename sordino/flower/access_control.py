@@ -280,8 +280,8 @@ def is_own_connection(
 def may_be_local(client: str, server: str) -> bool:
     """Returns whether a connection between two addresses can be within this machine.
 
-    To an address of its own a machine connects from the same address, and over loopback from a
-    loopback address. Calls of other machines are told apart by this before any table is read.
+    A machine connects to one of its own addresses from the same address, and over loopback from a
+    loopback address. Calls of other machines are recognized by this before any table is read.
 
     Args:
         client: Address of the other end.

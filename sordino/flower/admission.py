@@ -142,7 +142,8 @@ def judge_training(
     if known is not None and known.terms == store.terms:
         return known
     if known is not None:
-        # The client has changed its terms: the training goes on under the new ones, or not at all.
+        # The client has changed its terms: the training continues under the new ones, or not at
+        # all.
         training = known.training
         protocol = known.protocol
     try:
@@ -164,7 +165,7 @@ def judge_training(
 
 
 def _list_repeated(rounds: Sequence[int]) -> tuple[int, ...]:
-    """Returns rounds as often as they stand in a list after their first time."""
+    """Returns rounds once for each time they are repeated in a list."""
     return tuple(one for place, one in enumerate(rounds) if one in rounds[:place])
 
 

@@ -1,4 +1,4 @@
-"""What a client has agreed to beside the protocol, and whether a protocol protects less."""
+"""What a client has agreed to in addition to the protocol, and whether a protocol protects less."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVER_DATA = ("data.name", "data.partition")
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement(Value):
-    """Describes what one client has agreed to, beside the protocol.
+    """Describes what one client has agreed to, in addition to the protocol.
 
     The entries are those of agreement.toml; each says below what it means.
 

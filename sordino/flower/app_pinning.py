@@ -175,5 +175,5 @@ def require_refusal(pin: AppPin, kind: str, bundle: bytes, folder: Path) -> None
         return
     raise UserError(
         f"{folder}: {kind} with an app that was not agreed to would run here. "
-        "This node is not started; install Sordino and Flower anew."
+        "This node is not started; install Sordino and Flower again."
     )

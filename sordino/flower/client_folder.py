@@ -24,7 +24,7 @@ def make_client_folder(folder: Path, agreement: Agreement, protocol: Protocol) -
     """Makes the folder of a client that agrees to a protocol.
 
     The ledger gets its name last, after its counter and the agreement: a folder without a ledger is
-    no agreement yet, and can be made anew.
+    no agreement yet, and can be made again.
 
     Args:
         folder: The client's own folder.
@@ -116,7 +116,7 @@ def refuse_counter_inside(folder: Path, agreement: Agreement) -> None:
         return
     if Path(agreement.counter).resolve().is_relative_to(folder.resolve()):
         raise UserError(
-            f"counter = {agreement.counter!r} is inside of {folder}: whoever restores the folder "
+            f"counter = {agreement.counter!r} is inside {folder}: anyone who restores the folder "
             "from a backup restores the counter with it. Name a file in another place, which is "
             "not part of that backup."
         )

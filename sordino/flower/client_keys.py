@@ -105,7 +105,7 @@ def read_client_list(path: Path) -> dict[int, str]:
         return {int(client): str(key) for client, key in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, AttributeError):
         raise UserError(
-            f"{path} is missing or damaged. Put it back, or register the clients anew."
+            f"{path} is missing or damaged. Put it back, or register the clients again."
         ) from None
 
 

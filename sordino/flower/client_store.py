@@ -1,6 +1,6 @@
 """A client's folder, on the client's own machine: its agreement, its ledger, its last uploads.
 
-agreement.toml   what was agreed to beside the protocol: budget, data, the app that may run
+agreement.toml   what was agreed to in addition to the protocol: budget, data, the app that may run
 protocol.toml    the protocol that was agreed to
 accepted.json    the training that uses the agreement, and how many rounds the budget allows
 ledger.jsonl     what was spent and what was refused

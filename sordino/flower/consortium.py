@@ -177,6 +177,6 @@ def describe_other_term(party: Client, name: str, stated: object, agreed: object
     return (
         f"{FILE} has {name} = {stated!r}, and {party.folder}/agreement.toml, which is what is "
         f"enforced, has {agreed!r}. Write it there too if you mean it (a training that has begun "
-        "goes on under the new terms, or not at all), or put it back; a new agreement needs "
+        "continues under the new terms, or not at all), or put it back; a new agreement needs "
         "another `folder`."
     )

@@ -281,5 +281,5 @@ def examine_health(path: Path) -> Diagnosis:
         return stopped
     trouble = None
     if not healthy:
-        trouble = "see the log beside it"
+        trouble = "see the log next to it"
     return Diagnosis(what="Health", seen=said, trouble=trouble)

@@ -392,7 +392,7 @@ class RunFollower:
             for client, reason in zip(event.clients, event.reasons, strict=True)
         ]
         self._watch.on_message(
-            f"Round {event.round + 1} goes on without {len(event.clients)} of its clients. "
+            f"Round {event.round + 1} continues without {len(event.clients)} of its clients. "
             f"{'; '.join(reasons)}."
         )
         if any(OTHER_TRAINING in reason for reason in event.reasons):

@@ -47,7 +47,7 @@ def make_environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def find_command(name: str) -> str:
-    """Returns the path of a command of Flower's, beside this Python.
+    """Returns the path of a command of Flower's, next to this Python.
 
     Args:
         name: Name of the command.
@@ -125,7 +125,7 @@ def parse_answer(output: str) -> dict[str, object]:
     """Returns the JSON document in the output of a command.
 
     Args:
-        output: What the command printed; warnings may stand before the document.
+        output: What the command printed; warnings may precede the document.
 
     Returns:
         The document; empty where there is none.

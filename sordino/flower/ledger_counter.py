@@ -140,7 +140,7 @@ def check_counter(counter: Path, ledger: Path) -> None:
             "the rounds in the ledger with the coordinator's, then remove `counter` from "
             "agreement.toml."
         ) from None
-    # The chained hash of that line stands for all lines before it, so one comparison is enough.
+    # The chained hash of that line commits to all lines before it, so one comparison is enough.
     if read_head(ledger, known.lines) != known:
         raise UserError(
             f"{ledger} is not the one that {counter} knows: the folder was restored from an older "

@@ -224,7 +224,7 @@ def bound_arrays(kept: Mapping[str, np.ndarray], limit: float) -> dict[str, np.n
 def prepare_client(protocol: Protocol, agreement: Agreement) -> Setup:
     """Returns a protocol made concrete on a client's machine.
 
-    The client's own records stand for everyone's: a client never does the work of others.
+    The client's own records stand in for everyone's: a client never does the work of others.
 
     Args:
         protocol: The federation that the machines train.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 # Bytes after which a file is put aside.
 LARGEST = 5_000_000
-# Files that are kept beside the one that is written.
+# Files that are kept in addition to the one being written.
 KEPT = 5
 # What terminals show as colours.
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")

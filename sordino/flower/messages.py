@@ -25,7 +25,7 @@ from sordino.flower.upload_requests import HELPER, MODEL, Request, RequestRefuse
 from sordino.protocol import SordinoError, UserError
 from sordino.protocol.version import own_version
 
-# Flower prints only records of its own logger.
+# Flower prints only its own logger's records.
 LOG = logging.getLogger("flwr")
 # Names of the records in a message.
 REQUEST = "request"
@@ -41,7 +41,7 @@ SUMS = "sums"
 MASK = "mask"
 # Records that a client may claim to have; the coordinator makes an index for each of them.
 LARGEST_RECORDS = 10**8
-# Bytes that an array may take beside its numbers.
+# Bytes that an array may take in addition to its numbers.
 HEADER_BYTES = 4096
 # Fields of a request, with their types.
 FIELDS: Mapping[str, type] = {

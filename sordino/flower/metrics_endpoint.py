@@ -99,7 +99,7 @@ class LimitedServer(ThreadingHTTPServer):
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers a connection in a thread of its own, or closes it.
+        """Answers a connection in its own thread, or closes it.
 
         Args:
             request: The connection.

@@ -6,7 +6,7 @@ The mod clips what a client sends, adds noise, keeps the client's ledger and sto
 reply to `train` leaves with the model and the number of examples, and nothing else; every other
 message is refused, since no noise covers values computed from private records there. The folder
 is a client's as in `client_store`: its ledger outlives runs, so that a second training on the same
-records goes on where the first one stopped, and `sordino flower spent` prints what was spent.
+records continues where the first one stopped, and `sordino flower spent` prints what was spent.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def find_server_round(message: Message) -> str:
 
 
 def select_public_metrics(content: RecordDict) -> dict[str, MetricRecord]:
-    """Returns the metrics that may leave beside the model: the number of examples.
+    """Returns the metrics that may leave with the model: the number of examples.
 
     Args:
         content: The content of the app's reply.

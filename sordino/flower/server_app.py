@@ -1,4 +1,4 @@
-"""Sordino's ServerApp, which Flower starts beside the SuperLink with the settings of a run."""
+"""Sordino's ServerApp, which Flower starts next to the SuperLink with the settings of a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_strategy(settings: Mapping[str, Any]) -> SordinoStrategy:
     folder = None
     if settings["folder"]:
         folder = Path(str(settings["folder"]))
-    # A negative number stands for the default.
+    # A negative number means the default.
     evaluate_every: int | None = int(settings["evaluate-every"])
     if evaluate_every is not None and evaluate_every < 0:
         evaluate_every = None

@@ -89,7 +89,7 @@ class SupervisedProcess:
         Raises:
             UserError: It ended because its input is wrong, which another start does not mend.
         """
-        # A process that has run for long has no standing fault, so its next pause is short again.
+        # A process that has run for long has no lasting fault, so its next pause is short again.
         if self.is_running:
             if self.age > STABLE:
                 self._pause = FIRST_PAUSE

@@ -1,6 +1,6 @@
 """Signatures on requests: a client answers only the coordinator of the authority it agreed to.
 
-`sordino flower certificates` makes a signing certificate beside the SuperLink's, under the same
+`sordino flower certificates` makes a signing certificate next to the SuperLink's, under the same
 authority. Clients have that authority in ca.crt, so nothing more has to be handed to them. The
 authority's own key is thrown away: nobody can make a second coordinator.
 """

@@ -43,7 +43,7 @@ class OnFlower:
         grid: Flower's connection to the nodes.
         connected: Which node is which client.
         exchange: How rounds are requested.
-        facts: What the run folder notes beside the engine's name.
+        facts: What the run folder notes in addition to the engine's name.
     """
 
     grid: Grid
@@ -223,7 +223,7 @@ class SordinoStrategy(Strategy):
 
     def _resume_run(self, grid: Grid) -> Run:
         if self._folder is None:
-            raise UserError("a run that goes on needs its folder.")
+            raise UserError("a run that continues needs its folder.")
         place = RunFolder.existing(self._folder)
         identities = self._identities()
         begun = place.protocol()
@@ -231,7 +231,7 @@ class SordinoStrategy(Strategy):
 
         def prepared(protocol: Protocol) -> tuple[Setup, OnFlower]:
             facts = place.facts()
-            # The numbers of records stand in the run folder, so clients need not all be asked
+            # The numbers of records are in the run folder, so clients need not all be asked
             # again.
             connected.wait(range(protocol.clients), self._superlink.patience)
             exchange = self._make_exchange(facts["training"], identities)
@@ -259,7 +259,7 @@ class SordinoStrategy(Strategy):
         if not folder.is_dir():
             raise UserError(
                 f"the SuperLink's processes do not see {folder}. Under systemd or in a container "
-                "they have files of their own: keep certificates, data and run folders in the "
+                "they have their own files: keep certificates, data and run folders in the "
                 "coordinator's folder, and type the command where `sordino flower up` runs."
             )
         keys = read_clients(folder)
@@ -337,7 +337,7 @@ def prepare_server(protocol: Protocol, sizes: list[int]) -> Setup:
         protocol: The federation that the machines train.
         sizes: How many records every client has.
     """
-    # Places stand for records that the server does not have: only their numbers are used.
+    # Places stand in for records that the server does not have: only their numbers are used.
     return prepare(protocol, parts=[np.arange(size) for size in sizes])
 
 

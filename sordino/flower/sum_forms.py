@@ -92,7 +92,7 @@ def read_client(raw: str) -> int:
         ValueError: It is not a number in the one form that is written.
     """
     client = int(raw)
-    # int() takes "+1" and " 1" as well, so one client could stand twice in an object.
+    # int() takes "+1" and " 1" as well, so one client could appear twice in an object.
     if str(client) != raw:
         raise ValueError("not a client's number")
     return read_number(client)

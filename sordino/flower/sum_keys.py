@@ -1,7 +1,7 @@
 """Collects the clients' keys for letters, for the coordinator of secure sums.
 
-Whoever is not there when keys are exchanged takes no part until a later round finds it connected;
-then its key is asked for, and everyone prepares anew.
+A client that is absent when keys are exchanged takes no part until a later round finds it
+connected; then its key is requested, and everyone prepares again.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class LetterKeys:
             client=client, identity=identity, public=reply.public, signature=reply.signature
         )
         try:
-            # Clients check this as well; here it names who is at fault, and others go on.
+            # Clients check this as well; here it names the client at fault, and the others
+            # continue.
             verify_key(self.roster, key)
         except SecureSumRefused as error:
             self.missing[client] = str(error)

@@ -55,7 +55,7 @@ class SumMember:
 
         Args:
             store: The client's folder.
-            state: Where the client stands.
+            state: The client's state.
             protocol: The protocol of the training.
 
         Raises:
@@ -109,7 +109,7 @@ class SumMember:
         # The reply was lost: the same letters again, so that a label has one pair of seeds.
         if label == self.state.label and self.state.preparation is not None:
             return self.state.preparation
-        # Signatures name labels: none may stand for two requests.
+        # Signatures name labels: none may be used for two requests.
         last = self._find_last_label()
         if last is not None and label.order <= last.order:
             raise SecureSumRefused(f"{label} does not come after {last}, which was prepared for")

@@ -237,7 +237,7 @@ CALL_FORMS: Mapping[type[Any], Mapping[str, Form]] = {
         "following": make_optional_form(make_body_form(PrepareReply)),
     },
 }
-# Forms are registered beside their values, so `sum_forms` has to know none of them.
+# Forms are registered next to their values, so `sum_forms` has to know none of them.
 FORMS.update(CALL_FORMS)
 
 

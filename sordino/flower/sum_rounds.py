@@ -4,8 +4,8 @@ In a round, clients are sent two messages: the request for their masked uploads,
 for whom they send shares and prepare the next round. Before the first round come two more, for
 keys and a preparation; and where a roster needs it, a round has a third, for confirmations.
 
-Whoever is not there when keys are exchanged takes no part until a later round finds it connected;
-then keys are exchanged again, and everyone prepares anew.
+A client that is absent when keys are exchanged takes no part until a later round finds it
+connected; then keys are exchanged again, and everyone prepares again.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class SecureRounds:
         newcomers = self._keys.find_newcomers()
         if newcomers:
             # What others have prepared has no letter to a newcomer, so a new label begins. A run
-            # that is resumed goes on after all labels that clients know.
+            # that is resumed continues after all labels that clients know.
             self._attempt = 1 + max(self._attempt, *newcomers)
         missing = self._keys.missing
         absent = {client: missing[client] for client in clients if client in missing}

@@ -54,7 +54,7 @@ class MaskedRound:
 
 @dataclass(frozen=True, kw_only=True)
 class SumState:
-    """Where a client stands in the secure sums of a training. It is secret.
+    """A client's state in the secure sums of a training. It is secret.
 
     Attributes:
         training: Name of the training.
@@ -127,7 +127,7 @@ FORMS.update(STATE_FORMS)
 
 
 def read_sum_state(folder: Path) -> SumState | None:
-    """Returns where a client stands.
+    """Returns a client's state.
 
     Args:
         folder: The client's folder.
@@ -146,7 +146,7 @@ def read_sum_state(folder: Path) -> SumState | None:
     try:
         state: SumState = decode_body(SumState, content)
     except MalformedMessage:
-        # Beginning anew would lose the key that letters are sealed for. What an older copy does
+        # Beginning again would lose the key that letters are sealed for. What an older copy does
         # not know of is in the ledger, and is refused by it.
         raise UserError(
             f"{path} is damaged. Put back a copy of it, also an older one; without it this client "
@@ -156,7 +156,7 @@ def read_sum_state(folder: Path) -> SumState | None:
 
 
 def write_sum_state(folder: Path, state: SumState) -> None:
-    """Writes where a client stands: on return it is on disk.
+    """Writes a client's state: on return it is on disk.
 
     Args:
         folder: The client's folder, which nobody else can read.

@@ -1,6 +1,6 @@
 """Answers the tasks of a client's SuperNode in processes forked from a warm one.
 
-Flower's own SuperExec starts a program by its name for every message, and loads everything anew.
+Flower's own SuperExec starts a program by its name for every message, and loads everything again.
 Here a process that has loaded what the work needs waits for tasks, and forks for each. It begins
 with the first task and ends when none has come for a while, so that an idle node is small.
 """
@@ -26,7 +26,7 @@ from sordino.flower.client_store import ClientStore
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-# Flower prints only records of its own logger.
+# Flower prints only its own logger's records.
 LOG = logging.getLogger("flwr")
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 # Seconds without a task after which the warm process ends.

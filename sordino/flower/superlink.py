@@ -33,7 +33,7 @@ def install_access_control(*, secured: bool) -> None:
     find_others = getattr(extensions, "get_middleware", None)
     if find_others is None:
         raise UserError(
-            "this version of Flower lets nothing stand in front of its SuperLink, which would be "
+            "this version of Flower lets nothing be put in front of its SuperLink, which would be "
             "open to everybody. Install the one that Sordino asks for: pip install "
             "'sordino[flower]'"
         )
@@ -92,7 +92,7 @@ def install_listener(nodes: Path | None = None) -> None:
 
 
 def find_node_certificates(arguments: list[str]) -> Path:
-    """Returns the file of the nodes' certificates, which is beside the SuperLink's own.
+    """Returns the file of the nodes' certificates, which is next to the SuperLink's own.
 
     Args:
         arguments: Arguments of Flower's command.

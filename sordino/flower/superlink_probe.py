@@ -1,4 +1,4 @@
-"""Checks the connection to a SuperLink and who is there, and describes its fault in words."""
+"""Checks the connection to a SuperLink, lists connected clients, and describes faults in words."""
 
 from __future__ import annotations
 

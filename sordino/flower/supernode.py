@@ -46,7 +46,7 @@ class Heartbeats:
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew, for a SuperNode that is started now."""
+        """Begins again, for a SuperNode that is starting now."""
         self._write(time.monotonic(), 0.0, self.node)
 
     @property

@@ -42,7 +42,7 @@ def draw_samples(made: Any, who: str) -> np.ndarray:
             f"{who}: sample() gave {values.shape} values for {SAMPLES}, or some that are not "
             "finite."
         )
-    # Again beside other neighbours and in another shape.
+    # Again among other neighbours and in another shape.
     some = uniforms[1 : REDRAWN + 1].reshape(2, REDRAWN // 2, made.uniforms)
     again = np.asarray(made.sample(some), dtype=float)
     if not np.allclose(again.ravel(), values[1 : REDRAWN + 1], rtol=1e-6, atol=0):

@@ -64,7 +64,7 @@ class TestedNoise:
         scalar: Whether the claim is a privacy-loss distribution, good for one parameter only.
         moments: Measured E|X| and E X^2.
         density: Places, and the logarithm of the density there, as measured.
-        vouched: What the user stands for.
+        vouched: What the user vouches for.
     """
 
     sample: Callable[[np.ndarray], np.ndarray]

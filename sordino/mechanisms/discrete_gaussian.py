@@ -225,7 +225,7 @@ def search_entries(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def add_places(digits: np.ndarray) -> np.ndarray:
-    """Returns the numbers that digits in base 8 stand for.
+    """Returns the numbers that digits in base 8 represent.
 
     Args:
         digits: A row for every place, the ones first.

@@ -24,7 +24,7 @@ def draw_words(
     Returns:
         An array of shape (trainings, count, each).
     """
-    # A value has the same words whatever is drawn beside it, so that engines agree bit for bit.
+    # A value has the same words whatever else is drawn, so that engines agree bit for bit.
     return stream.words(count * each, trainings).reshape(trainings, count, each)
 
 

@@ -27,7 +27,7 @@ class NoisePrice:
         table: Takes shifts and orders; returns the same for all of them, a shift a row.
         pure: Takes a shift; returns the epsilon that holds with delta = 0, or infinity.
         reason: Where the divergence comes from, for the derivation of a guarantee.
-        vouched: What the user stands for.
+        vouched: What the user vouches for.
         deltas: Takes epsilons and shifts; returns the largest delta over the same vectors, a shift
             a row. None where it is not known which vector is the worst at every epsilon.
     """

@@ -45,7 +45,7 @@ def resnet18(input_shape: Shape, outputs: int) -> nn.Sequential:
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a shortcut, which is a 1 x 1 convolution where the shape changes.
+    """Two convolutions with a shortcut, which is a 1 x 1 convolution where the shape changes.
 
     Args:
         before: Channels of its input.

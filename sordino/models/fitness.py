@@ -2,7 +2,7 @@
 
 Only the trained parameters pass the clip and the noise. So nothing else in a model may take up what
 the records say: a module whose buffers change in a forward pass would carry data out of the client
-beside the guarantee.
+next to the guarantee.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class FlatModel:
             missing = sorted(own.keys() - state.keys())
             unknown = sorted(state.keys() - own.keys())
             raise UserError(
-                f"the stored model is not this model: it lacks {missing} and has {unknown} besides"
+                f"the stored model is not this model: it lacks {missing}, has {unknown}"
             )
         for name, entry in own.items():
             if entry.shape != state[name].shape:

@@ -61,7 +61,7 @@ def build_model(
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which would also seed the caller's GPUs anew.
+        # Not torch.manual_seed, which would also reseed the caller's GPUs.
         torch.default_generator.manual_seed(seed)
         if not isinstance(model, str):
             description = f"model {getattr(model, '__name__', model)}"

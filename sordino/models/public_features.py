@@ -34,7 +34,7 @@ BUILT_IN: dict[str, Callable[[Shape], Transform]] = {
     "scattering": Scattering,
     "random-filters": RandomFilters,
 }
-# Records that pass through a transform together. Temporaries of so many stay small.
+# Records that pass through a transform together. Temporaries for that many stay small.
 CHUNK = 64
 # Invented records that a transform is tried on.
 PROBES = 7
@@ -173,7 +173,7 @@ def try_transform(
         if other.shape != together.shape or float((other - together).abs().max()) > limit:
             raise UserError(
                 f"data.features = {features!r}: the features of a record depend on the records "
-                "beside it, or on earlier calls. They must be a fixed function of one record: "
+                "next to it, or on earlier calls. They must be a fixed function of one record: "
                 "otherwise one person's record would be in the features of others, and no promise "
                 "would hold. Use constants that are known beforehand, not means over a batch."
             )

@@ -41,8 +41,8 @@ from sordino.protocol import Noise
 from sordino.protocol.release import Release
 from sordino.randomness import LANES
 
-# Vectors of float32 that a client's job holds besides its result where clients keep something:
-# start, centre and two moments, of which the first two may be float64.
+# Vectors of float32 that a client's job holds in addition to its result where clients keep
+# something: start, centre and two moments, of which the first two may be float64.
 PERSONAL_VECTORS = 6
 
 
@@ -68,7 +68,7 @@ class Jobs:
         self._table["lane"] = setup.training % LANES
         for name, key in zip(("batch_key", "upload_key"), self._keys, strict=True):
             self._table[name] = key_address(key)
-        # Asked for once: a protocol makes it anew every time.
+        # Asked for once: a protocol makes it again every time.
         self._release = setup.protocol.release
         self._drops = has_dropout(setup.module)
         self._step_keys: dict[Noise, bytes] = {}

@@ -112,7 +112,7 @@ def _add_mean_pooling(
 ) -> LayerResult:
     """Adds an average pooling."""
     if layer.ceil_mode or layer.divisor_override is not None:
-        raise KernelRefusal("an average pooling rounds up or has a divisor of its own")
+        raise KernelRefusal("an average pooling rounds up or has its own divisor")
     return add_pooling(
         builder, Kind.MEAN_POOL, value, layer.kernel_size, layer.stride, layer.padding
     )

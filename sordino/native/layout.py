@@ -1,6 +1,6 @@
 """The structures that Python and the compiled kernel share, and a check that both see them alike.
 
-The kernel reads memory that Python fills in, so every field must stand at the same place for both.
+The kernel reads memory that Python fills in, so every field must be at the same place for both.
 Each side describes its structures, enumerations and constants as names with numbers: C++ in
 src/layout.h, Python here. The two descriptions are compared when the library is loaded.
 """
@@ -136,7 +136,7 @@ class RecordsStructure(ctypes.Structure):
 
 
 def describe_layout() -> dict[str, float]:
-    """Returns where every shared field stands, and the number of every shared name.
+    """Returns where every shared field is, and the number of every shared name.
 
     Returns:
         Sizes of structures ("Job"), offsets of fields ("Job.client"), numbers of enumerations

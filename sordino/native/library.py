@@ -28,7 +28,7 @@ VERSION = 11
 ABSENT = (
     "the native engine is absent: no compiled kernel came with this installation (it needs a "
     "C++17 compiler, GCC 12 or Clang 15, when Sordino is installed), or an older one did, and "
-    "`make native` builds it anew"
+    "`make native` rebuilds it"
 )
 
 _pointer = ctypes.c_void_p
@@ -109,7 +109,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
     if difference is not None:
         raise UserError(
             f"the compiled kernel {path} does not fit this version of Sordino: {difference}. "
-            "Build it anew with `make native`"
+            "Rebuild it with `make native`"
         )
     return library
 

@@ -37,8 +37,8 @@ from sordino.native.translate import translate
 # Parameters. Beyond, a client's model no longer fits a cache, and torch's products are as fast.
 LARGEST = 5_000_000
 
-# Bytes of uploads that are made before the first is handed on. Memory of far more is asked of the
-# system anew for every call, and written with zeros before it is used.
+# Bytes of uploads that are made before the first is passed on. Memory of far more is asked of the
+# system again for every call, and written with zeros before it is used.
 IN_FLIGHT = 2**23
 
 # Clients that one call of the kernel trains, so that an interruption does not wait long.
@@ -295,7 +295,7 @@ def kernel_for(setup: Setup) -> Kernel:
         raise KernelRefusal(ABSENT)
     refuse_protocol(setup)
     if callable(getattr(setup.module, "loss", None)):
-        raise KernelRefusal(f"{type(setup.module).__name__} brings a loss of its own")
+        raise KernelRefusal(f"{type(setup.module).__name__} brings its own loss")
     program = translate(setup.module, setup.input_shape)
     if program.parameters > LARGEST:
         raise KernelRefusal(

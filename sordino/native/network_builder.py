@@ -22,7 +22,7 @@ class LayerResult:
 
     Attributes:
         tensor: Its number in the program.
-        dimensions: How many dimensions torch gives it besides the records'.
+        dimensions: How many dimensions torch gives it in addition to the records'.
     """
 
     tensor: int
@@ -77,7 +77,7 @@ class NetworkBuilder:
             kind: What the layer computes.
             inputs: What it reads.
             shape: Channels, height and width of its result.
-            dimensions: Dimensions of its result in torch, besides the records'.
+            dimensions: Dimensions of its result in torch, in addition to the records'.
             **fields: Further fields of `Layer`.
 
         Raises:

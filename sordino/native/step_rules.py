@@ -301,9 +301,9 @@ def derive_step_key(setup: Setup, noise: Noise) -> bytes:
 
 def _refuse_short_keystream(stream: Stream, width: int) -> None:
     """Refuses rows that reach beyond the end of a keystream."""
-    # The kernel counts blocks in 32 bits, and would begin anew beyond them.
+    # The kernel counts blocks in 32 bits, and would start over beyond them.
     if (stream.lane + 1) * width > KEYSTREAM_BYTES:
-        raise KernelRefusal("a keystream is too short for the noise of so many trainings")
+        raise KernelRefusal("a keystream is too short for the noise of that many trainings")
 
 
 class Output(Enum):

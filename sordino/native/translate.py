@@ -21,7 +21,7 @@ from sordino.native.layer_translations import MODULES, add_pooling, flatten_valu
 from sordino.native.network_builder import KernelRefusal, LayerResult, NetworkBuilder
 from sordino.native.program import Activation, Kind, Program
 
-# Stand for x.size(0) and x.shape[0], and for x.shape, in a trace.
+# Placeholders for x.size(0) and x.shape[0], and for x.shape, in a trace.
 BATCH_SIZE = object()
 SHAPE = object()
 
@@ -76,7 +76,7 @@ def refuse_special_modules(module: nn.Module) -> None:
         if parametrize.is_parametrized(layer):
             raise KernelRefusal(f"layer {label} is parametrised")
         if "forward" in vars(layer):
-            raise KernelRefusal(f"layer {label} has a forward of its own")
+            raise KernelRefusal(f"layer {label} has its own forward")
         if list(layer.buffers(recurse=False)):
             raise KernelRefusal(f"layer {label} has buffers")
 
@@ -139,7 +139,7 @@ class Translation:
         return self.builder.build_program(result)
 
     def value_of(self, argument: Any) -> LayerResult:
-        """Returns the value that an argument of a traced call stands for.
+        """Returns the value that an argument of a traced call denotes.
 
         Args:
             argument: An argument of a traced call.
@@ -153,7 +153,7 @@ class Translation:
         return value
 
     def find_value(self, argument: Any) -> Any:
-        """Returns what an argument of a traced call stands for; None if it is not traced.
+        """Returns what an argument of a traced call denotes; None if it is not traced.
 
         Args:
             argument: An argument of a traced call.

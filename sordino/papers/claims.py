@@ -1,4 +1,4 @@
-"""A published claim as a value, and its check: the printed formula beside the exact value."""
+"""A published claim as a value, and its check: the printed formula next to the exact value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Published bounds of convergent-dp (Noisy-FedAvg, Noisy-FedProx), as printed.
 
 The theorems give Gaussian parameters of the last model; `convergent_lemmas` leads to them. `rate`
-is the paper's mu, a learning rate. The verdicts stand in `convergent_claims`. No promise rests on
+is the paper's mu, a learning rate. The verdicts are in `convergent_claims`. No promise rests on
 these formulas: see `sordino.privacy.amplification.last_iterate` for the bounds that promises use.
 """
 
@@ -258,7 +258,7 @@ def theorem_4(
     """Returns the mu of Theorem 4, Eq. (19), for FedProx.
 
     Verdict (docs/theory.md#a3): unsound. `counterexamples.constant_fedprox` exceeds it, and a
-    learning rate of at most 1/alpha is needed besides.
+    learning rate of at most 1/alpha is needed too.
 
     Args:
         rounds: T, the number of rounds.

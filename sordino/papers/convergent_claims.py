@@ -126,7 +126,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=counterexamples.cyclic_fedavg,
         evidence=_FLIPPED,
         reason=(
-            "docs/theory.md#a2: as 3(a); besides, (16) lacks the learning rate mu, so for mu < 1 "
+            "docs/theory.md#a2: as 3(a); moreover, (16) lacks the learning rate mu, so for mu < 1 "
             "it is exceeded once T > (rho + 1)/((rho - 1) mu^2)."
         ),
         sound_replacement=_LAST_ITERATE,
@@ -217,7 +217,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         exact=counterexamples.constant_fedprox,
         evidence=_FLIPPED,
         reason=(
-            "docs/theory.md#a3: as 3(a), for rho = alpha/(alpha - L) > 1; besides, rate < "
+            "docs/theory.md#a3: as 3(a), for rho = alpha/(alpha - L) > 1; moreover, rate < "
             "1/(alpha - L) does not make the local steps contract."
         ),
         sound_replacement=_LAST_ITERATE,

@@ -1,6 +1,6 @@
-"""The claims of convergent-dp beside its theorems: remarks, quoted lemmas, equations and tables.
+"""The claims of convergent-dp that are no theorems: remarks, quoted lemmas, equations, tables.
 
-The theorems and the lemmas of its proofs stand in `convergent_claims`.
+The theorems and the lemmas of its proofs are in `convergent_claims`.
 """
 
 from __future__ import annotations

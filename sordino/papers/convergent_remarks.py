@@ -1,6 +1,6 @@
 """Published remarks, side equations and tables of convergent-dp, as printed.
 
-The theorems and their lemmas stand in `convergent`, the verdicts in `convergent_remark_claims`.
+The theorems and their lemmas are in `convergent`, the verdicts in `convergent_remark_claims`.
 """
 
 from __future__ import annotations

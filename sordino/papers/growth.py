@@ -283,7 +283,7 @@ def _draw_panel(
 
 
 def _name_ends(axes: Axes, rates: list[Rate], ends: list[float]) -> None:
-    """Writes each label beside the end of its curve, moved apart where ends are close.
+    """Writes each label next to the end of its curve, moved apart where ends are close.
 
     A thin line joins the label to the curve.
     """
@@ -317,7 +317,7 @@ def spread_labels(heights: Sequence[float], *, gap: float) -> list[float]:
     The sum of squared moves is least, by isotonic regression.
 
     Args:
-        heights: Where the labels would stand.
+        heights: Where the labels would be.
         gap: The least distance of two labels.
 
     Example:

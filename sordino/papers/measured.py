@@ -174,7 +174,7 @@ class InterimBound:
 def measure_in_steps(
     verdict: Verdict, *, trainings: int | None = None, steps: int = 10
 ) -> Iterator[InterimBound]:
-    """Measures as `measure` does, with no folder, and reports while it goes on.
+    """Measures as `measure` does, with no folder, and reports its progress.
 
     Only the last step has a verdict. The number of trainings is fixed before the first: a bound
     that is stopped when it looks good would be wrong more often than it says.

@@ -1,6 +1,6 @@
 """Published formulas of prifedsync (federated f-DP), as printed, and the values that hold.
 
-The verdicts stand in `prifedsync_claims`. What the sampled clients learn about client j is measured
+The verdicts are in `prifedsync_claims`. What the sampled clients learn about client j is measured
 by the total variation of what they receive, which is delta at epsilon 0: the one number that stays
 simple when nothing but the sampling hides an upload. No promise rests on these formulas: see
 `sordino.privacy.amplification.subsampling` for the bounds that promises use.
@@ -273,8 +273,8 @@ def weak_reach_probability(*, rate: float, rounds: int, clients: int, mixing: fl
     See docs/theory.md#c4.
 
     Without noise this is the exact total variation. With an aggregation parameter below 1 the
-    global model keeps every upload. At 1 it is the mean of the last round's uploads alone: whoever
-    is sampled together with a client that knows something of j's records knows it afterwards.
+    global model keeps every upload. At 1 it is the mean of the last round's uploads alone: anyone
+    who is sampled together with a client that knows something of j's records knows it afterwards.
 
     Args:
         rate: p, the probability with which a client takes part in a round.
@@ -315,7 +315,7 @@ def unreached_shares(*, rate: float, rounds: int, clients: int) -> list[float]:
     for _ in range(rounds):
         after = np.zeros(thirds + 1)
         for knowing, share in enumerate(shares):
-            # Nobody who knows takes part, neither j nor a third client: nothing spreads.
+            # No client that knows takes part, neither j nor a third client: nothing spreads.
             quiet = (1 - rate) ** (knowing + 1)
             after[knowing] += share * quiet
             # Otherwise all that take part know it afterwards, and i must not be among them.
@@ -329,7 +329,7 @@ def unreached_shares(*, rate: float, rounds: int, clients: int) -> list[float]:
 def product_total_variation(*, mu: float, clients: int) -> float:
     """Returns the total variation of the others' models, as if each were drawn by itself.
 
-    Definition 3.6 says that this product stands for all other clients together. Each model is
+    Definition 3.6 says that this product represents all other clients together. Each model is
     mu-GDP here.
 
     Args:

@@ -156,7 +156,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         evidence="Some upload of j reaches some other client with exactly this probability",
         reason=(
-            "docs/theory.md#c4, #c6: as the weak notion; besides, the others' models share noise, "
+            "docs/theory.md#c4, #c6: as the weak notion; moreover, the others' models share noise, "
             "so their trade-off functions do not multiply, and the factor m - 1 is not needed, as "
             "all of them are a function of j's uploads. At eta = 1, which the paper's experiments "
             "fix, this example does not refute it; what is proved there is the mixture."

@@ -1,6 +1,6 @@
 """Published privacy formulas of udp-fl (noises, shuffling), as printed, and the values that hold.
 
-The verdicts stand in `udp_fl_claims`. No promise rests on these formulas: see
+The verdicts are in `udp_fl_claims`. No promise rests on these formulas: see
 `sordino.mechanisms.staircase_density`, `sordino.privacy.curves.renyi` and
 `sordino.privacy.amplification.shuffling` for the bounds that promises use.
 """

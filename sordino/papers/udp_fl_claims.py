@@ -192,7 +192,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         reason=(
             "Noise of constant size keeps descent at a distance: no number of rounds is enough, "
-            "whatever the constant in O. Besides, Delta e^(epsilon/2)/(e^epsilon - 1) is the mean"
+            "whatever the constant in O. Moreover, Delta e^(epsilon/2)/(e^epsilon - 1) is the mean"
             " amplitude, not the standard deviation."
         ),
         sound_replacement="the noise floor rate^2 Var/(1 - (1 - rate mu)^2), or decaying rates",

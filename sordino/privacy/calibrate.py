@@ -118,11 +118,11 @@ def calibrate(
     # There is no one size to search: every client's noise follows from its budget.
     if has_own_noise(protocol):
         raise UserError(
-            "clients of this protocol have noise of their own, found from their budgets in "
+            "clients of this protocol have their own noise, found from their budgets in "
             "[[client]]: change those."
         )
-    # The search compares bounds by their distance from the target; the certificate is asked anew,
-    # so that the number reported is one that `certify` would give.
+    # The search compares bounds by their distance from the target; the guarantee is certified
+    # again, so that the number reported is one that `certify` would give.
     found = search_noise(protocol, view, unit, target, sizes)
     question = pose_question(found, view, unit, sizes=sizes)
     guarantee = choose_guarantee(

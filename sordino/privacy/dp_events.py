@@ -37,6 +37,6 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
     if protocol.release.at_server or protocol.release.shuffled or export is None:
         raise UserError(
             "dp_accounting has no event for noise at the server, for a shuffler or for clients "
-            "with noise of their own; `certify` prices it."
+            "with their own noise; `certify` prices it."
         )
     return export(question)

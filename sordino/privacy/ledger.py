@@ -200,7 +200,7 @@ class Ledger:
             self._file.seek(self._size)
             raise
         self._chain, self._size = chain, self._size + len(line)
-        # A run that goes on after its seal is no longer sealed by it.
+        # A run that continues after its seal is no longer sealed by it.
         self._seal = event if isinstance(event, Sealed) else None
         if not isinstance(event, Sealed):
             self._events.append(event)

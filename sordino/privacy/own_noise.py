@@ -150,7 +150,7 @@ PULLED: Registry[Callable[[Any, float], FedProx | NoisySgd]] = Registry(
 
 @PULLED.register(FedAvg, FedProx)
 def add_pull(rule: FedAvg, strength: float) -> FedProx:
-    """Returns the rule with another pull to a public model beside its own.
+    """Returns the rule with another pull to a public model in addition to its own.
 
     Args:
         rule: Rule of the client.

@@ -50,7 +50,7 @@ def find_capped_rounds(
         Args:
             rounds: How many.
         """
-        # Rates never grow, so the first rounds are the dearest and stand for any others.
+        # Rates never grow, so the first rounds are the most expensive and bound any others.
         taken = [*range(rounds), *repeated]
         guarantee = own_guarantee(protocol, budget, taken, records)
         return guarantee.epsilon(budget.delta) <= budget.epsilon

@@ -1,4 +1,4 @@
-"""What of a run may be shown beside its guarantee, and what has to stay apart.
+"""What of a run may be shown with its guarantee, and what has to be kept from it.
 
 A guarantee about the last model says nothing about the models before it, nor about their scores. A
 guarantee that counts on a hidden draw of clients is void for a reader who learns the draw.
@@ -99,7 +99,7 @@ def publish_row(row: Mapping[str, Any], withheld: Withheld, *, last: bool) -> di
 def publish_metrics(metrics: Mapping[str, np.ndarray], withheld: Withheld) -> dict[str, np.ndarray]:
     """Returns the metrics of a run that has ended as they may be passed on.
 
-    NaN stands for an omitted value. The seconds of rounds become their mean, so that their sum
+    NaN marks an omitted value. The seconds of rounds become their mean, so that their sum
     stays.
 
     Args:

@@ -78,7 +78,7 @@ def find_repeated_rounds(events: Sequence[Event], next_round: int) -> list[int]:
 
     Args:
         events: The ledger.
-        next_round: The round that the run goes on with; what was charged from there on before an
+        next_round: The round that the run continues with; what was charged from there on before an
             interruption will be run again.
 
     Example:

@@ -57,7 +57,7 @@ class Stated:
             raise InvalidValue("adjacency", self.adjacency, "add-or-remove or replace-one")
         if not 0 < self.rate <= 1:
             raise InvalidValue("rate", self.rate, "a number above 0, and at most 1")
-        # A rate beside full batches shows that one of the two was meant otherwise.
+        # A rate with full batches shows that one of the two was meant otherwise.
         if self.sampling == "full" and self.rate != 1:
             raise InvalidValue("rate", self.rate, "1, or left out, with sampling = full")
         if self.sampling == "fixed" and self.adjacency == "add-or-remove" and self.rate < 1:

@@ -38,7 +38,7 @@ class Dynamics:
         shift: Shift of one upload; the caller weighs it by the client's share in the mean.
         shared: Whether only the attacked client's upload shifts; else every client's may.
         reason: Where these come from.
-        vouched: What the user stands for.
+        vouched: What the user vouches for.
     """
 
     stretch: np.ndarray
@@ -256,7 +256,7 @@ def describe_reach(protocol: Protocol) -> str:
 def gives_single_uploads(protocol: Protocol) -> bool:
     """Returns whether clients are given more than the global model.
 
-    Then there are no dynamics of it alone. SCAFFOLD's corrections are public and stand outside the
+    Then there are no dynamics of it alone. SCAFFOLD's corrections are public and are outside the
     clip, so shifts are FedAvg's, but they carry the past; attention's helpers are made of single
     uploads.
 
@@ -447,7 +447,7 @@ def price_lot_uploads(
 ) -> UploadPrices:
     """Returns how far a client's share of a lot moves (docs/theory.md#a13).
 
-    What it costs stands in `bounds.lots`: it depends on how the lot is drawn.
+    What it costs is in `bounds.lots`: it depends on how the lot is drawn.
 
     Args:
         protocol: The federation that is priced.

@@ -11,7 +11,7 @@ from sordino.protocol.value_checks import Check, Text
 
 # The last port that a machine has.
 LAST_PORT = 2**16 - 1
-# What stands in no name: parts of a URL, of a list, of a port, of a network.
+# What no name contains: parts of a URL, of a list, of a port, of a network.
 FOREIGN = frozenset(" /\\@?#,;:[]%*'\"")
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -69,7 +69,7 @@ class Address(Check):
             value: What was given.
 
         Raises:
-            InvalidValue: It has no port, or what stands before the port is no host.
+            InvalidValue: It has no port, or what comes before the port is no host.
         """
         text = Text().accept_value(key, value)
         host, _, port = text.rpartition(":")

@@ -250,7 +250,7 @@ class Columns(Check):
             value: What was given.
 
         Raises:
-            InvalidValue: Names and descriptions are mixed, one stands twice, or no column is
+            InvalidValue: Names and descriptions are mixed, one appears twice, or no column is
                 an input.
         """
         kinds = get_args(Column)
@@ -260,7 +260,7 @@ class Columns(Check):
         for one in value:
             if type(one) not in kinds:
                 raise InvalidValue(key, one, "a description of every column, or names alone")
-        # Descriptions are held to the rules of bare names: no name stands twice.
+        # Descriptions are held to the rules of bare names: no name appears twice.
         Names().accept_value(key, [one.name for one in value])
         for kind in AT_MOST_ONCE:
             found = names_of_kind(value, kind)

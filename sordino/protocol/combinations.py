@@ -62,7 +62,7 @@ class Incompatible:
     Attributes:
         pair: The features.
         key: The key that a refusal names.
-        instead: What that key may be beside the other feature.
+        instead: What that key may be together with the other feature.
         reason: Why.
     """
 
@@ -142,13 +142,13 @@ INCOMPATIBLE = (
         pair=(SHUFFLER, OWN_MODELS),
         key="federation.channel",
         instead='"direct" with personalization',
-        reason="clients that go on from models of their own are no cover for one another",
+        reason="clients that continue from their own models do not hide one another",
     ),
     Incompatible(
         pair=(SHUFFLER, NOISY_SGD),
         key="federation.channel",
         instead='"direct" with noisy-sgd',
-        reason="its uploads have no noise of their own to be priced among others",
+        reason="its uploads carry no noise that could be priced among others",
     ),
     # Under secure aggregation the server has a sum of integers, and nothing that is made of single
     # uploads.
@@ -193,7 +193,7 @@ INCOMPATIBLE = (
         pair=(SECURE_SUMS, NOISY_SGD),
         key="federation.channel",
         instead='"direct" with noisy-sgd',
-        reason="its uploads have no noise of their own that would add up",
+        reason="its uploads carry no noise that would add up",
     ),
     Incompatible(
         pair=(SECURE_SUMS, CLIPPED_GLM),
@@ -309,7 +309,7 @@ INCOMPATIBLE = (
         pair=(SCAFFOLD, PENALTY),
         key="federation.penalty",
         instead='false with local.rule = "scaffold"',
-        reason="a pull beside its corrections is not priced",
+        reason="a pull together with its corrections is not priced",
     ),
     Incompatible(
         pair=(BEZIER, PENALTY),
@@ -365,7 +365,7 @@ INCOMPATIBLE = (
         pair=(DP_SGD, PENALTY),
         key="federation.penalty",
         instead="false with the rule dp-sgd",
-        reason="a pull beside its gradients is not priced",
+        reason="a pull together with its gradients is not priced",
     ),
     Incompatible(
         pair=(DP_SGD, BUDGETS),

@@ -180,7 +180,7 @@ class Data(Value):
         if self.sizes is None:
             return
         if self.records is not None:
-            raise InvalidValue("data.sizes", list(self.sizes), "no data.records beside it")
+            raise InvalidValue("data.sizes", list(self.sizes), "no data.records together with it")
         if type(self.partition) not in (Iid, ByColumn):
             raise InvalidValue(
                 "data.sizes",

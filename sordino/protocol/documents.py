@@ -36,7 +36,7 @@ def flatten_tables(value: Any, path: str = "") -> dict[str, str]:
 
     Args:
         value: The tables.
-        path: The key that they stand under.
+        path: The key that they are under.
 
     Example:
         >>> flatten_tables({"noise": {"sigma": 0.1}, "seed": 7})

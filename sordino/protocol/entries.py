@@ -84,7 +84,7 @@ def decode_table(kind: type[Value], table: Any, path: str) -> Any:
     Args:
         kind: Kind of the value.
         table: Table of the file.
-        path: Where the table stands in the file.
+        path: Where the table is in the file.
 
     Raises:
         UserError: Names the key, the value given and the values allowed.
@@ -102,7 +102,7 @@ def decode_table(kind: type[Value], table: Any, path: str) -> Any:
             raise UserError(f"{path}.{key} is missing: {f.metadata['doc']}.")
     try:
         return kind(**given)
-    # A value does not know where it stands in the file; the message has to name the whole key.
+    # A value does not know where it is in the file; the message has to name the whole key.
     except InvalidValue as error:
         raise error.place_under(path) from None
 

@@ -17,7 +17,7 @@ from sordino.protocol.spelling import refuse_unknown
 from sordino.protocol.values import Protocol
 
 # Fields of `Protocol` that share the table [federation]. Every other field has a table for itself,
-# and the seed stands alone.
+# and the seed is by itself.
 FEDERATION = (
     "clients",
     "rounds",
@@ -166,7 +166,7 @@ def override_keys(protocol: Protocol, overrides: Iterable[str]) -> Protocol:
     Example:
         >>> override_keys(protocol, ["local.clip=2.0", "data.name=mnist"])  # doctest: +SKIP
     """
-    # Through the file format, so that an override is checked as if it stood in the file.
+    # Through the file format, so that an override is checked as if it were in the file.
     return decode_protocol(with_overrides(parse_toml(dumps(protocol)), overrides))
 
 
@@ -291,7 +291,7 @@ def with_overrides(document: dict[str, Any], overrides: Iterable[str]) -> dict[s
 
 
 def read_override(text: str) -> Any:
-    """Returns the value that a text of the command line stands for.
+    """Returns the value that a text of the command line denotes.
 
     Args:
         text: A value of TOML; anything else is a string.

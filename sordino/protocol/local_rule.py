@@ -1,7 +1,7 @@
 """What may be asked of every local rule.
 
 A kind gives its own answer where that of most kinds is not its own. Answers are about the rule as
-such; prices, steps and worst cases stand in registries, and none of them is inherited.
+such; prices, steps and worst cases are in registries, and none of them is inherited.
 """
 
 from __future__ import annotations

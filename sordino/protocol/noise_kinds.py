@@ -1,6 +1,6 @@
 """Which noise hides a client's contribution: Gaussian, Laplace, staircase, or a user's.
 
-Price, sampler and density of a kind stand in `sordino.mechanisms`.
+Price, sampler and density of a kind are in `sordino.mechanisms`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sordino.protocol.value_checks import Check, Choice, Flag, Integer, Maybe, N
 PLACES = ("client", "server", "both")
 FACTORY = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
 WHERE = "who adds the noise: every client to its upload, the server to the mean, or both"
-ONE_SIZE = "no such key beside sigma: a sigma, or for noisy-sgd and dp-sgd a multiplier"
+ONE_SIZE = "no such key together with sigma: a sigma, or for noisy-sgd and dp-sgd a multiplier"
 ARITHMETICS = ("integers", "floats")
 SECURE = "noise from the operating system's entropy, never repeatable"
 # The sigma of a value that is made without one. No other NaN is this object, so it cannot be
@@ -126,7 +126,7 @@ class Gaussian(NoiseKind):
     tag: ClassVar[str] = "gaussian"
     normal: ClassVar[bool] = True
     where: str = entry(Choice(PLACES), WHERE, "client")
-    # Left out, it is 0 beside a multiplier and refused without one; given as 0, it is no noise.
+    # Left out, it is 0 with a multiplier and refused without one; given as 0, it is no noise.
     sigma: float = entry(
         Deviation(at_least=0),
         "standard deviation on each coordinate of an upload; of the mean, where the server adds it",
@@ -334,7 +334,7 @@ class Custom(NoiseKind):
 
 
 Noise = Gaussian | Laplace | Staircase | Custom
-OwnMechanism = Literal["gaussian", "laplace", "staircase"]  # what a client may have of its own
+OwnMechanism = Literal["gaussian", "laplace", "staircase"]  # what a client's own noise may be
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ class Mechanisms(Tagged):
             UserError: No such mechanism, or keys that it does not have.
         """
         named = raw.get(self.tag_key) if isinstance(raw, Mapping) else None
-        # Checked on the file, where even a sigma of 0 beside a multiplier was written by somebody.
+        # Checked on the file, where even a sigma of 0 with a multiplier was written by somebody.
         if named == Gaussian.tag and {"sigma", "multiplier"} <= set(raw):
             raise InvalidValue(f"{key}.multiplier", raw["multiplier"], ONE_SIZE)
         if not isinstance(named, str) or ":" not in named:
@@ -378,7 +378,7 @@ class Mechanisms(Tagged):
         """
         table = encode_table(value)
         if "multiplier" in table:
-            # It is 0 beside a multiplier, and a file with both keys is refused.
+            # It is 0 with a multiplier, and a file with both keys is refused.
             del table["sigma"]
         name = table.pop("factory", value.tag)
         return {self.tag_key: name, **table}

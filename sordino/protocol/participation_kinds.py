@@ -83,7 +83,7 @@ class Poisson(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSize(Value):
-    """`size` distinct clients, drawn anew and uniformly in every round.
+    """`size` distinct clients, drawn afresh and uniformly in every round.
 
     Example:
         >>> FixedSize(size=10).count_expected(clients=50)

@@ -263,7 +263,7 @@ def noisy_upload_of(protocol: Protocol) -> NoisyUpload:
     """
     release = release_of(protocol)
     if release.in_steps:
-        raise TypeError(f"uploads of {protocol.local.tag} have no noise of their own")
+        raise TypeError(f"uploads of {protocol.local.tag} carry no noise")
     return release
 
 

@@ -201,7 +201,7 @@ class ClippedGlm(RuleKind):
     Every example's gradient is clipped to norm V. Clipping the gradient of one example of a linear
     model gives the gradient of another convex loss, so local training contracts and the privacy of
     the final model converges as rounds grow. Features with their bias coordinate are scaled into a
-    ball, weight decay stands outside the clip, batches are the same in every round. For many
+    ball, weight decay is outside the clip, batches are the same in every round. For many
     classes, one-against-rest clips every class by itself, and softmax needs no clip, since bounded
     features bound its gradients (docs/theory.md#a31).
 
@@ -275,7 +275,7 @@ class ClippedGlm(RuleKind):
                 self.loss,
                 f'"softmax" without a clip, or another with one; there is {given} clip',
             )
-        # A batch size beside full batches would be ignored, which nobody would notice.
+        # A batch size with full batches would be ignored, which nobody would notice.
         if (self.batch is None) != (self.batches == "full"):
             given = "no" if self.batch is None else "a"
             raise InvalidValue(

@@ -41,7 +41,7 @@ def refuse_unknown(table: Mapping[str, Any], known: Iterable[str], path: str) ->
     Args:
         table: Table of the file.
         known: Keys that it may have.
-        path: Where the table stands in the file.
+        path: Where the table is in the file.
 
     Raises:
         UserError: Names the key, and the nearest one that is known.

@@ -269,7 +269,7 @@ class Labels(Check):
             value: What was given.
 
         Raises:
-            InvalidValue: There are fewer than two classes, too many, or a name stands twice.
+            InvalidValue: There are fewer than two classes, too many, or a name appears twice.
         """
         if isinstance(value, (list, tuple)):
             # Names fix the order of the classes, so that it is never taken from private records.
@@ -320,7 +320,7 @@ class Names(Check):
             value: What was given.
 
         Raises:
-            InvalidValue: There is none, or one stands twice.
+            InvalidValue: There is none, or one appears twice.
         """
         if not isinstance(value, (list, tuple)) or len(value) == 0:
             raise InvalidValue(key, value, self.values_allowed)

@@ -164,7 +164,7 @@ class Protocol(Value):
     )
     missing: str = entry(
         Choice(("go-on", "repeat")),
-        "uploads that do not come: the round goes on without them, or is repeated",
+        "uploads that do not come: the round continues without them, or is repeated",
         "go-on",
     )
     penalty: bool = entry(
@@ -306,7 +306,7 @@ class Protocol(Value):
         """Records of every client, where data.records or data.sizes says it."""
         if self.data is None:
             return None
-        # One number stands for all clients, as most federations have it.
+        # One number applies to all clients, as most federations have it.
         if self.data.records is not None:
             return (self.data.records,) * self.clients
         return self.data.sizes

@@ -189,7 +189,7 @@ class ViewName(Check):
         try:
             return str(View.parse(value))
         except InvalidValue as error:
-            # A view does not know under which key it stands.
+            # A view does not know under which key it is.
             raise InvalidValue(key, value, error.allowed, error.advice) from None
 
     @property

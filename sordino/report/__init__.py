@@ -1,7 +1,7 @@
 """Shows runs to people: reports, terminal tables, and the sinks that metrics flow into.
 
     writing              `write_report`, at the end of every training, which it never fails
-    run_summary          all that is said about a run, with `run_prices` and `evidence`
+    run_summary          everything the page says about a run, with `run_prices` and `evidence`
     page                 the page of a run: `tiles`, `phrasing`, `caveats`, `figures`, templates/
     comparison           the page of several runs
     drawing              figures as SVG, each with a description and a table; `pdf` prints a page

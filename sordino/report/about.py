@@ -71,14 +71,14 @@ def read_about(folder: Path) -> About:
 
 
 def keep_about(folder: Path, **said: str | None) -> About:
-    """Writes what is said about a run, and keeps what was said before.
+    """Writes what its owner says about a run, and keeps what was said before.
 
     Args:
         folder: The run's folder.
         **said: The attributes of `About`; None for those that are not said.
 
     Returns:
-        All that is said about it.
+        Everything its owner says about it.
 
     Raises:
         InvalidValue: A text is too long, or not one line.

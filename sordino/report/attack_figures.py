@@ -25,7 +25,7 @@ MOST_PLOTS = 12
 
 
 def draw_attacks(summary: RunSummary) -> Picture | None:
-    """Draws what attacks reached, beside what guessing without the run reaches.
+    """Draws what attacks reached, and what guessing without the run reaches.
 
     Metrics differ, so each attack has its own scale: the larger of the two numbers is 1.
 

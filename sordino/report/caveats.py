@@ -137,7 +137,7 @@ def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
             grave=True,
         )
     for guarantee in summary.guarantees[unit]:
-        # An infinite bound stands in the table too, but a table is easily passed over.
+        # An infinite bound is in the table too, but a table is easily passed over.
         if math.isinf(guarantee.epsilon(delta)):
             # The last line of a derivation says why nothing better holds.
             reasons = "".join(f" {line}" for line in guarantee.derivation[-1:])
@@ -148,7 +148,7 @@ def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
             )
     for guarantee in summary.guarantees[unit]:
         if guarantee.unconditional is not None:
-            # What holds without the assumption is stated beside it: vouching may be wrong.
+            # What holds without the assumption is stated with it: vouching may be wrong.
             free = format_upper_bound(guarantee.unconditional.epsilon(delta))
             vouched = " and ".join(guarantee.assumptions)
             yield Caveat(
@@ -177,7 +177,7 @@ def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
 
 
 def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
-    """Yields what other parts of the run reveal, beside its models."""
+    """Yields what other parts of the run reveal, in addition to its models."""
     if summary.run.status == "diverged":
         yield Caveat(
             title="The divergence",

@@ -56,7 +56,7 @@ def kept_lines(plan: Protocol, parameters: int, every: int) -> list[str]:
         return []
     # The same rule as the archive's, so that the estimate counts what will be written.
     rounds = sum(is_kept(t, plan.rounds, every) for t in range(plan.rounds))
-    # Of every round the global model is kept beside the uploads.
+    # Of every round the global model is kept along with the uploads.
     vectors = rounds * (1 + plan.participation.count_expected(clients=plan.clients))
     size = vectors * parameters * np.dtype(np.float32).itemsize
     return [
@@ -118,7 +118,7 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
     if run.facts.get("baseline") is None:
         scored = "its model, class by class"
     else:
-        scored = "its error, beside that of the mean"
+        scored = "its error, next to that of the mean"
     commands = {
         format_command("certify", run.folder): "what each adversary learns, at most",
         format_command("audit", run.folder, "--minutes", "1"): "what an adversary learns, at least",
@@ -170,12 +170,12 @@ def result_line(run: Run, encoding: str = "utf-8") -> str:
     # A curve of all rounds is more than a promise about the last model covers.
     shown = publish_metrics(run.metrics, find_withheld(run.protocol))
     if math.isnan(final["accuracy"]):
-        beside = ""
+        baseline = ""
         if run.facts.get("baseline") is not None:
-            beside = f", where predicting their mean has {run.facts['baseline']:.4f}"
+            baseline = f", where predicting their mean has {run.facts['baseline']:.4f}"
         # Upwards is better in every curve, and a loss falls.
         curve = sparkline(-shown["loss"], encoding)
-        return f"loss {final['loss']:.4f} on {describe_test_records(run)}{beside}  {curve}"
+        return f"loss {final['loss']:.4f} on {describe_test_records(run)}{baseline}  {curve}"
     accuracy = format_percent(final["accuracy"])
     curve = sparkline(shown["accuracy"], encoding)
     return f"accuracy {accuracy} on {describe_test_records(run)}, loss {final['loss']:.3f}  {curve}"

@@ -1,4 +1,4 @@
-"""Draws figures in one style: a palette, a size of type, and SVG that stands in the page.
+"""Draws figures in one style: a palette, a size of type, and SVG that is embedded in the page.
 
 Figures are drawn in the colours of the light page. In the SVG each colour becomes the variable of
 that name, so that the page decides, light or dark. Text stays text: it can be selected, found and
@@ -75,7 +75,7 @@ def new_figure(
 
     Args:
         height: Height in inches.
-        rows: How many axes stand one above the other.
+        rows: How many axes are stacked.
         width: Width in inches.
 
     Returns:
@@ -113,7 +113,7 @@ def quieten_axes(axes: Axes) -> None:
 
 
 def cap_epsilons(epsilons: Sequence[float]) -> np.ndarray:
-    """Returns epsilons as they are drawn: larger ones stand at the largest that means something.
+    """Returns epsilons as they are drawn: larger ones are put at the largest that means something.
 
     Args:
         epsilons: Any, infinity among them.

@@ -49,7 +49,7 @@ class Plot:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackResult:
-    """Holds what one attack reached, beside what guessing without the run reaches.
+    """Holds what one attack reached, and what guessing without the run reaches.
 
     Attributes:
         name: What was tried.
@@ -100,7 +100,7 @@ class AttackResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Holds what one audit measured, beside the guarantee.
+    """Holds what one audit measured, with the guarantee.
 
     Attributes:
         view: The adversary.
@@ -219,7 +219,7 @@ def read_plot(document: dict[str, Any]) -> Plot:
         ValueError: Something is missing, or is not what it should be.
     """
     lines = document.get("lines")
-    # Anything may stand in such a file, and the page must not fail half drawn.
+    # Such a file may contain anything, and the page must not fail half drawn.
     if not isinstance(lines, dict):
         raise ValueError("a plot has no lines")
     found = {}
@@ -247,7 +247,7 @@ def take_text(row: dict[str, Any], key: str, default: str | None = None) -> str:
     Args:
         row: Row of a JSON document.
         key: Its name.
-        default: What stands for a missing one; None if it must not be missing.
+        default: What replaces a missing one; None if it must not be missing.
 
     Raises:
         ValueError: It is not a text.

@@ -95,7 +95,7 @@ def draw_views(summary: RunSummary) -> Picture:
     axes.set(
         xscale="log",
         xlabel=label_epsilons(f"ε at δ = {format_delta(delta)}", epsilons),
-        # The first view stands on top.
+        # The first view is on top.
         ylim=(len(views) - 0.5, -0.5),
     )
     axes.set_yticks(range(len(views)), [str(view) for view in views])
@@ -431,7 +431,7 @@ def draw_learning(summary: RunSummary) -> Picture | None:
 
 
 def draw_clients(summary: RunSummary) -> Picture | None:
-    """Draws what each client has spent, beside its own budget where it has one.
+    """Draws what each client has spent, against its own budget where it has one.
 
     Args:
         summary: Summary of a run.

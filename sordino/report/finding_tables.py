@@ -121,7 +121,7 @@ def shows_nothing(finding: Finding) -> bool:
 
 
 def claimed_numbers(claim: Claim, delta: float) -> tuple[str, str]:
-    """Returns what stands under mu and epsilon in the row of a claim.
+    """Returns what is printed under mu and epsilon in the row of a claim.
 
     Args:
         claim: A published or given bound.
@@ -296,7 +296,7 @@ def contradiction(finding: Finding) -> str:
 
 
 def estimate_table(estimate: CanaryEstimate, certified: Guarantee) -> Table:
-    """Builds a table of what canary clients suggest, beside the certified bound.
+    """Builds a table of what canary clients suggest, with the certified bound.
 
     Args:
         estimate: Estimate from one training with canary clients.

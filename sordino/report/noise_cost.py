@@ -1,4 +1,4 @@
-"""What noise cost a run: its scores beside those of the same training without noise.
+"""What noise cost a run: its scores next to those of the same training without noise.
 
 The training without noise is not private. Its scores are kept apart from everything that is
 published about the run: in files below private/, marked as what they are.

@@ -93,7 +93,7 @@ def render_page(template: str, document: dict[str, Any], **values: Any) -> str:
 
 
 def embed_json(document: dict[str, Any]) -> str:
-    """Returns JSON that cannot end the element it stands in.
+    """Returns JSON that cannot end the element it is in.
 
     Args:
         document: The document to embed.

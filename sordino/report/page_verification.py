@@ -29,10 +29,10 @@ HEADLINE = re.compile(r"<h1>(.*?)</h1>", re.DOTALL)
 GENERATOR = re.compile(r'name="generator" content="Sordino ([^"]*)"')
 # The words of headlines in reports that were written before November 2026.
 EARLIER_ADVERSARIES = {
-    "server": "The server, or whoever reads each client's messages",
-    "rounds": "Whoever sees the model after every round",
+    "server": "The server, or anyone who reads each client's messages",
+    "rounds": "Anyone who sees the model after every round",
     "coalition": "{colluders} participants who pool what they know",
-    "final": "Whoever is given the finished model only",
+    "final": "Anyone who is given only the finished model",
     "weak": "One other client",
     "strong": "All other clients together",
 }
@@ -111,7 +111,7 @@ def check_prices(run: Run) -> list[SealCheck]:
         Changed: report.html is not a report.
     """
     headline = choose_run_headline(run)
-    # Priced anew from protocol and ledger: nothing that the page says enters.
+    # Priced again from protocol and ledger: nothing that the page says enters.
     guarantee = price_run(run, headline)
     said = f"computed again: {guarantee.sentence(headline.delta)}"
     checks = [SealCheck(subject="price", result="whole", said=said)]

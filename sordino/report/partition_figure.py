@@ -112,7 +112,7 @@ def draw_cells(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
     from matplotlib.path import Path
 
     largest = max(1, int(counts.max()))
-    # Squares: a single record is seen beside thousands.
+    # Squares: a single record stays visible next to thousands.
     edges = np.ceil(largest * (np.arange(1, TONES + 1) / TONES) ** 2).astype(int)
     tones = np.searchsorted(edges, counts)
     handles = []

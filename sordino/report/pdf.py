@@ -41,7 +41,7 @@ def find_browser() -> str:
 
 
 def print_page(page: Path) -> Path:
-    """Prints a page to a PDF file beside it.
+    """Prints a page to a PDF file next to it.
 
     Args:
         page: An HTML file.
@@ -60,7 +60,7 @@ def print_page(page: Path) -> Path:
     target = page.with_suffix(".pdf")
     # A profile for this call alone: the user's own browser may be running.
     with tempfile.TemporaryDirectory(prefix="sordino-") as profile:
-        # Printed there first, so that a failure leaves no half page beside the report.
+        # Printed there first, so that a failure leaves no half page next to the report.
         printed = Path(profile) / "page.pdf"
         options = [
             "--headless",

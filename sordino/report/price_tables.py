@@ -168,7 +168,7 @@ def depends_on_unstated_sizes(protocol: Protocol, unit: str) -> bool:
 
 
 def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: float) -> Table:
-    """Builds a table of the planned bound beside those realised, given who took part.
+    """Builds a table of the planned bound and those realised, given who took part.
 
     Args:
         planned: The bound before the draw of clients.
@@ -180,7 +180,7 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     """
     title = f"view {planned.view}, unit {planned.unit}, delta {format_delta(delta)}"
     table = table_with_columns({"bound": "left", "epsilon": "right"}, title)
-    # Bounds given who took part reveal the draw, and stand below the one that does not.
+    # Bounds given who took part reveal the draw, and come below the one that does not.
     table.add_row("planned: before the draw of clients", format_upper_bound(planned.epsilon(delta)))
     ordered = sorted((guarantee.epsilon(delta), client) for client, guarantee in realised.items())
     shown = {
@@ -330,7 +330,7 @@ def spent_in(begun: Begun, folder: Path) -> Callable[[int], str]:
     """Returns a function that says what a number of rounds of a run costs.
 
     Args:
-        begun: A run that begins or goes on now.
+        begun: A run that begins or continues now.
         folder: Where it is written.
 
     Returns:

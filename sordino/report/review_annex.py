@@ -192,7 +192,7 @@ def answer_opinion(summary: RunSummary) -> list[ReviewAnswer]:
                 "The upper bounds hold for every attack, also ones not yet known, under the "
                 "assumptions stated with them. Audits and attacks are lower bounds: what was "
                 "tried, on this run, with this much computing.",
-                f"{TO_FILL}: who can query the model, how often, and what they may know besides.",
+                f"{TO_FILL}: who can query the model, how often, and what else they may know.",
             ),
         ),
     ]
@@ -274,7 +274,7 @@ def list_audits(audits: Sequence[Audit]) -> list[str]:
 
 
 def list_attacks(attacks: Sequence[AttackResult]) -> list[str]:
-    """Lists what attacks reached, beside guessing.
+    """Lists what attacks reached, compared with guessing.
 
     Args:
         attacks: Attacks of the run.

@@ -288,7 +288,7 @@ def price_while_running(begun: Begun, folder: Path) -> Callable[[int], float]:
     Where clients fell silent, rounds count with those who contributed.
 
     Args:
-        begun: The run that begins or goes on.
+        begun: The run that begins or continues.
         folder: The run's folder.
 
     Returns:
@@ -303,7 +303,7 @@ def price_while_running(begun: Begun, folder: Path) -> Callable[[int], float]:
     view, unit, delta = choose_headline(protocol)
     done = len(RunFolder(folder).metrics())
     events = read_ledger(path).events
-    # With fresh noise, rounds after the one that the run goes on with were charged in vain; that
+    # With fresh noise, rounds after the one that the run continues with were charged in vain; that
     # one may have been charged again by now.
     in_vain: Counter[int] = Counter()
     if not first_entry(events, path).repeatable:

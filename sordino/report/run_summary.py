@@ -58,10 +58,10 @@ PUBLISHED = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunSummary:
-    """Holds a run and everything that is said about it.
+    """Holds a run and everything the page says about it.
 
     Attributes:
-        run: The run, with those of its metrics that may be published; NaN stands for the others.
+        run: The run, with those of its metrics that may be published; NaN replaces the others.
         withheld: The parts left out, since the guarantee does not cover them.
         headline: View, unit and delta that it is summed up in.
         guarantees: Per unit, the headline's first, the bounds of the views; a unit that would take
@@ -75,7 +75,7 @@ class RunSummary:
         shares: The records of every client, where they were written down and may be shown.
         audits: What audits found.
         attacks: What attacks found.
-        ledger_digest: The hash that the ledger's last line is chained to; it stands for all of its
+        ledger_digest: The hash that the ledger's last line is chained to; it commits to all of its
             lines. Empty where anything is withheld: the ledger seals that too, and a guess of it
             could be compared with the digest.
         sealed: Whether the ledger seals what the run is priced by.

@@ -3,9 +3,9 @@
 Epsilon is one of the metrics. A sink gets what metrics.jsonl has, which leaves out what the
 guarantee does not cover (privacy/published.py). What comes from clients' private data (the share of
 clipped steps, gradients that were not finite) is covered by no guarantee and is not sent. A run
-that goes on after an interruption goes on there too, without a step missing or twice: TensorBoard's
-files are written again from metrics.jsonl, MLflow gets the steps that it lacks. A sink that fails
-is dropped with a message; the training goes on.
+that continues after an interruption continues there too, without a step missing or twice:
+TensorBoard's files are written again from metrics.jsonl, MLflow gets the steps that it lacks. A
+sink that fails is dropped with a message; the training continues.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def open(self, folder: Path, protocol: Protocol) -> int:
-        """Begins, or goes on after an interruption.
+        """Begins, or continues after an interruption.
 
         Args:
             folder: The run's folder.
@@ -88,7 +88,7 @@ def choose_clock(protocol: Protocol) -> Callable[[], float]:
     """Returns the clock by which a sink dates steps.
 
     How long a round takes tells how many clients took part: where nobody may know, the clock
-    stands still.
+    does not move.
 
     Args:
         protocol: The federation.
@@ -115,7 +115,7 @@ class TensorBoardSink(Sink):
         self._clock: Callable[[], float] = time.time
 
     def open(self, folder: Path, protocol: Protocol) -> int:
-        """Begins anew: old files go, since steps after the last checkpoint are run again.
+        """Begins again: old files are removed, since steps after the last checkpoint are run again.
 
         Args:
             folder: The run's folder.
@@ -324,7 +324,7 @@ class Logging:
         anywhere.
 
         Args:
-            setup: The run that begins or goes on.
+            setup: The run that begins or continues.
             folder: The run's folder.
         """
         if self._waiting:
@@ -423,7 +423,7 @@ class Logging:
         return self._pricing <= 1 + 0.1 * (time.monotonic() - self._started)
 
     def _try(self, sink: Sink, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a sink; one that fails is dropped, and the training goes on."""
+        """Calls a sink; one that fails is dropped, and the training continues."""
         try:
             return work(*arguments)
         except Exception as error:
@@ -431,7 +431,7 @@ class Logging:
             name = type(sink).__name__.removesuffix("Sink")
             self._say(
                 f"{name}: {first_line_of(error)} "
-                "No more metrics are sent there; the training goes on."
+                "No more metrics are sent there; the training continues."
             )
             return None
 

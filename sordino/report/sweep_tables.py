@@ -29,7 +29,7 @@ from sordino.report.terminal_tables import Justify, table_with_columns
 if TYPE_CHECKING:
     from sordino.sweeps.sweep_results import SettingSummary, Sweep
 
-# Letters that fit beside the axis of a score.
+# Letters that fit next to the axis of a score.
 LABEL_COLUMNS = 50
 # Values that reach over this factor need a logarithmic axis.
 WIDE = 8.0
@@ -188,7 +188,7 @@ def choose_axis(summary: Sequence[SettingSummary]) -> str:
 
 
 def place_values(values: Sequence[Any]) -> dict[str, float]:
-    """Returns where values stand on an axis: numbers at themselves, words side by side.
+    """Returns the places of values on an axis: numbers at themselves, words side by side.
 
     Args:
         values: Values of one key.

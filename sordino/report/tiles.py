@@ -27,7 +27,7 @@ class Tile:
     Attributes:
         word: What it is.
         number: The number, as a text.
-        note: What stands below it.
+        note: What is printed below it.
         share: Share of 1, drawn as a bar; None for no bar.
     """
 
@@ -131,7 +131,7 @@ def show_audit(summary: RunSummary) -> Tile:
     # Audits whose adversary was given more than the view shows: they test the promise too.
     stronger = summary.audits_in(view, unit, given_more=True)
     word = "Measured by audit, at least"
-    # Any refutation outweighs the numbers beside it.
+    # Any refutation outweighs the numbers next to it.
     if any(audit.verdict == "refuted" for audit in (*found, *stronger)):
         word = CONTRADICTED
     if found:

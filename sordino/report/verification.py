@@ -144,7 +144,7 @@ def check_files(place: RunFolder) -> Iterator[SealCheck]:
     Yields:
         Checks, until one of them fails: later ones rely on earlier ones.
     """
-    # Each stage relies on the one before: seals stand in the ledger, and digests in the seals.
+    # Each stage relies on the one before: seals are in the ledger, and digests in the seals.
     stages: tuple[tuple[str, Callable[[], list[SealCheck]]], ...] = (
         ("ledger", lambda: [check_ledger(place)]),
         ("protocol", lambda: [check_protocol(place)]),
@@ -392,7 +392,7 @@ def check_data(run: Run) -> SealCheck:
         said = "the records are with the clients; the server knows only how many there are"
         return SealCheck(subject=subject, result="not checked", said=said)
     try:
-        # Loading and splitting anew gives the digest that the run noted.
+        # Loading and splitting again gives the digest that the run noted.
         digest = prepare(run.protocol).data_digest
     except SordinoError as error:
         said = f"the data cannot be read here: {error}"

@@ -166,7 +166,7 @@ def verify_statement(key: SignedKey, statement: bytes, signature: bytes, what: s
     """Checks that the identity behind a client's key has signed a statement.
 
     Args:
-        key: The key of the client that is said to have signed, which was checked before.
+        key: The key of the client that claims to have signed, which was checked before.
         statement: The bytes that were signed.
         signature: The signature that is checked.
         what: What the statement is, for a refusal.

@@ -145,7 +145,7 @@ def join_shares(shares: dict[int, bytes], receivers: list[int], threshold: int) 
         threshold: How many shares are needed.
     """
     places = {client: place for place, client in enumerate(receivers, start=1)}
-    # So many determine the polynomial; further shares would only take time.
+    # These determine the polynomial; further shares would only take time.
     chosen = sorted(shares)[:threshold]
     return combine_shares({places[client]: shares[client] for client in chosen})
 

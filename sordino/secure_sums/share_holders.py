@@ -1,4 +1,4 @@
-"""Says who holds shares of whose seeds, and whose masks meet: everybody's, or a graph's.
+"""Chooses which clients hold shares of whose seeds, and whose masks cancel: all, or a graph's.
 
 Up to a hundred clients are all each other's neighbours. Of more, each client has as holders of its
 shares itself and a number of others that its own fresh key picks, and shares a mask with those that
@@ -20,7 +20,7 @@ import numpy as np
 
 from sordino.secure_sums.masks import derive_key, expand_mask
 
-# So many clients are all each other's neighbours.
+# Up to this many clients are all each other's neighbours.
 LARGEST_COMPLETE = 100
 # In a whole training, a graph with which a server could open a part of a sum is at most so likely.
 LOG_EXPOSURE = -40 * log(2)
@@ -35,7 +35,7 @@ class Neighbourhood:
     """How many hold shares of a client's seeds.
 
     Attributes:
-        others: How many clients beside itself hold shares of a client's seeds.
+        others: How many other clients hold shares of a client's seeds.
         needed: How many shares open a seed.
 
     Example:
@@ -85,7 +85,7 @@ def bound_exposure(clients: int, colluders: int, others: int, needed: int) -> fl
     Args:
         clients: The number of clients.
         colluders: How many of them help the server.
-        others: How many a client picks as holders beside itself.
+        others: How many a client picks as holders other than itself.
         needed: How many shares open a seed.
     """
     sizes = np.arange(1, (clients - colluders) // 2 + 1)
@@ -101,7 +101,7 @@ def bound_loss(clients: int, threshold: int, others: int, needed: int) -> float:
     Args:
         clients: The number of clients.
         threshold: How many survive.
-        others: How many a client picks as holders beside itself.
+        others: How many a client picks as holders other than itself.
         needed: How many shares open a seed.
     """
     counts = np.arange(needed)
@@ -136,7 +136,7 @@ def _sum_exposures(
 def _log_hypergeometric(
     population: int, marked: np.ndarray, drawn: int, counts: np.ndarray
 ) -> np.ndarray:
-    """Returns logarithms of the probabilities that so many of those drawn are marked."""
+    """Returns the logarithms of the probabilities of each number of marked clients in a draw."""
     ways = _log_choose(marked, counts) + _log_choose(population - marked, drawn - counts)
     found: np.ndarray = ways - _log_choose(np.array(population), np.array(drawn))
     return found
@@ -166,7 +166,7 @@ def pick_holders(
         client: Number of the client, from 0.
         public: Its key for letters, which is fresh and which nobody else has chosen.
         clients: The number of clients.
-        others: How many it picks beside itself.
+        others: How many it picks other than itself.
         context: The roster's digest.
 
     Example:
@@ -236,7 +236,7 @@ class Graph:
         """
         left = set(clients)
         thin = self.find_thin(left)
-        # Whoever goes was a holder for others.
+        # A client that leaves was a holder for others.
         while thin:
             left -= set(thin)
             thin = self.find_thin(left)

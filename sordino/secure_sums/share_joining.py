@@ -1,6 +1,6 @@
 """Joins shares of seeds, as pycryptodome's `Shamir.combine` does, in less time.
 
-The library multiplies a secret's coefficients anew for every secret; here those of a set of places
+The library multiplies a secret's coefficients again for every secret; here those of a set of places
 are computed once. It is for the coordinator, which may know every seed that it joins: nothing is
 secret from who measures its time. Seeds are split by the library.
 """

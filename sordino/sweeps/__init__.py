@@ -2,7 +2,7 @@
 
 sweep_request.py   the request: keys, values, epsilons, seeds, the price of tuning
 sweeping.py        `sweep`: noise calibrated, trainings run by `train_many`, rows gathered
-sweep_folder.py    files, so that an interrupted sweep goes on
+sweep_folder.py    files, so that an interrupted sweep continues
 sweep_results.py   rows, means and spreads
 tuning_price.py    what choosing among the runs costs
 """

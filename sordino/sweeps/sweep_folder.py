@@ -3,9 +3,9 @@
 sweep.json      what was asked for, every setting with its calibrated noise, and all trials
 runs/00000      a run folder for every trial
 rows.json       the rows that are known so far
-sweep.csv       all rows, once the sweep has ended; sweep.png and sweep.svg beside it
+sweep.csv       all rows, once the sweep has ended; sweep.png and sweep.svg next to it
 
-A sweep that is interrupted at any moment goes on where it was.
+A sweep that is interrupted at any moment continues where it stopped.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class SweepFolder:
             ],
             "runs": [asdict(trial) for trial in plan.trials],
         }
-        # An interrupted sweep goes on with these trials: to draw them again would be another
+        # An interrupted sweep continues with these trials: to draw them again would be another
         # selection, which nobody has priced.
         with writing(self.path / PLAN):
             write_whole(self.path / PLAN, as_json(document))

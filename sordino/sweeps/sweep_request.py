@@ -26,7 +26,7 @@ class SweepRequest:
         over: The keys of its file that vary, each with its values.
         epsilons: Targets, for each of which the noise is calibrated; none keeps the noise.
         view: The adversary whose epsilon is calibrated and shown.
-        delta: Delta at which epsilon is meant.
+        delta: The delta of every epsilon.
         seeds: Trainings of every setting.
         price: One of `PRICES`.
         trials: For the price "selection", how many trainings are expected.

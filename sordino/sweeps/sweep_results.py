@@ -107,7 +107,7 @@ class Sweep:
         rows: One for every training, in the order in which they were planned.
         score: "accuracy", or "loss" where there are no classes.
         view: The adversary whose epsilon is shown.
-        delta: Delta at which epsilon is meant.
+        delta: The delta of every epsilon.
         tuning: What choosing among the runs costs, where that was asked for.
 
     Example:

@@ -93,12 +93,12 @@ def sweep(  # noqa: PLR0913  (every option has a name and a default)
         over: Values by key of the protocol's file, such as {"local.clip": [0.5, 1.0]}.
         epsilons: Targets, for each of which the noise is calibrated.
         view: The adversary whose epsilon is calibrated and shown.
-        delta: Delta at which epsilon is meant.
+        delta: The delta of every epsilon.
         seeds: Trainings of every setting, from the protocol's seed on.
         price: "sum" prices all runs together, "selection" the best of a random number of runs.
         trials: For "selection", how many runs are expected.
         folder: Where the sweep is kept; by default `runs/sweep-<n>`. Called again with the same
-            arguments, a sweep that was interrupted goes on where it was.
+            arguments, a sweep that was interrupted continues where it stopped.
         data: A name, a path or a `Dataset`, in place of `protocol.data.name`.
         model: A name, a module or a factory, in place of `protocol.model.name`.
         engine: "native", "torch" or "auto".
@@ -130,7 +130,7 @@ def sweep(  # noqa: PLR0913  (every option has a name and a default)
 
 
 def run_sweep(request: SweepRequest, folder: str | Path | None, options: SweepOptions) -> Sweep:
-    """Trains a sweep, or goes on with it.
+    """Trains a sweep, or continues it.
 
     Args:
         request: Settings and seeds.
@@ -161,7 +161,7 @@ def run_sweep(request: SweepRequest, folder: str | Path | None, options: SweepOp
 
 
 def continue_plan(request: SweepRequest, place: SweepFolder, options: SweepOptions) -> Sweep:
-    """Goes on with a sweep that was begun, with the noise and the trials that it has.
+    """Continues a sweep that was begun, with the noise and the trials that it has.
 
     Args:
         request: The present one.
@@ -177,7 +177,7 @@ def continue_plan(request: SweepRequest, place: SweepFolder, options: SweepOptio
 
 
 def resume_sweep(folder: str | Path, options: SweepOptions) -> Sweep:
-    """Goes on with a sweep that was interrupted.
+    """Continues a sweep that was interrupted.
 
     Args:
         folder: Folder of the sweep.
@@ -411,7 +411,7 @@ def make_row(plan: SweepPlan, place: SweepFolder, number: int, trained: Trained)
     if trained.status != "diverged" or request.view != "final":
         epsilon = trained.guarantee(request.view, delta=request.delta).epsilon(request.delta)
     own: dict[str, float | None] = dict.fromkeys(OWN_SCORES)
-    # Beside a price stands nothing that it does not cover.
+    # A price is shown with nothing that it does not cover.
     if request.price == "none":
         shown = publish_metrics(trained.metrics, find_withheld(trained.protocol))
         own = {name: last_known(shown[name]) for name in OWN_SCORES}

@@ -139,8 +139,9 @@ def price_selection(
 ) -> TuningPrice:
     """Returns the price of the best of a random number of runs, if nothing else is shown.
 
-    The number is drawn from a Poisson distribution and every run draws its settings anew, so a run
-    costs what the costliest setting costs (docs/theory.md#a25). Papernot and Steinke 2022, Thm 6.
+    The number is drawn from a Poisson distribution and every run draws its settings afresh, so a
+    run costs what the costliest setting costs (docs/theory.md#a25). Papernot and Steinke 2022, Thm
+    6.
 
     Args:
         guarantees: Guarantees of every setting that can be drawn, in the view "final".

@@ -339,7 +339,7 @@ def test_fresh_moments_for_none_and_kept_ones_for_adam(tmp_path) -> None:
     assert state is not None
     assert {int(kept["steps"][0]) for kept in state.clients.values()} == {6}
     assert whole.personal == ()
-    with pytest.raises(UserError, match="no model of its own"):
+    with pytest.raises(UserError, match="has no personal model"):
         whole.client_model(0)
 
 

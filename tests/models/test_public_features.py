@@ -262,7 +262,7 @@ def test_a_factory_in_the_working_folder_is_used_and_its_change_is_noticed(tmp_p
 LEAKS = {
     "the mean of the batch": "lambda x: x.flatten(1) - x.flatten(1).mean(0)",
     "the largest value of the batch": "lambda x: x.flatten(1) / x.abs().max()",
-    "the record beside it": "lambda x: x.flatten(1) + x.flatten(1).roll(1, 0)",
+    "the record next to it": "lambda x: x.flatten(1) + x.flatten(1).roll(1, 0)",
     "fresh noise": "lambda x: x.flatten(1) + torch.randn(len(x), 1)",
     "training of batch normalisation": "torch.nn.BatchNorm2d(1).train().forward",
 }
@@ -271,7 +271,7 @@ LEAKS = {
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_transform_that_looks_at_more_than_one_record_is_refused(leak, tmp_path, monkeypatch):
     write_factories(tmp_path, monkeypatch, f"def make(shape):\n    return {LEAKS[leak]}\n")
-    with pytest.raises(UserError, match="depend on the records beside it"):
+    with pytest.raises(UserError, match="depend on the records next to it"):
         find_transform("own_features:make", (1, 8, 8))
 
 

@@ -119,7 +119,7 @@ def test_noise_that_clients_find_from_their_own_budgets_is_not_searched_for() ->
             for client in range(BASE.clients)
         ),
     )
-    with pytest.raises(UserError, match="noise of their own"):
+    with pytest.raises(UserError, match="their own noise"):
         calibrate(own, epsilon=3.0)
 
 

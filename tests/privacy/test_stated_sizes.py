@@ -109,7 +109,7 @@ def test_lists_that_do_not_fit_the_federation_are_refused(changes, message) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"records": 8}, "no data.records beside it"),
+        ({"records": 8}, "no data.records together with it"),
         ({"partition": Dirichlet(beta=0.1)}, "deal equal numbers"),
         ({"sizes": []}, "one or more whole numbers"),
         ({"sizes": [3, 0]}, "at least 1"),

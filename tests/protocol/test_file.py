@@ -270,7 +270,7 @@ def test_the_schema_for_editors_in_the_docs_is_current() -> None:
 
     kept = Path(__file__).parents[2] / "docs" / "sordino.schema.json"
     assert json.loads(kept.read_text()) == json.loads(json.dumps(build_schema())), (
-        "write it anew: sordino check --schema > docs/sordino.schema.json"
+        "rewrite it: sordino check --schema > docs/sordino.schema.json"
     )
 
 

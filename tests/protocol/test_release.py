@@ -123,6 +123,6 @@ def test_a_file_gives_one_size_of_noise(sigma: float) -> None:
     text = dumps(protocol(local=NOISY, noise=Gaussian(multiplier=1.5)))
     text = text.replace("multiplier = 1.5", f"multiplier = 1.5\nsigma = {sigma}")
     with pytest.raises(
-        InvalidValue, match=r"noise\.multiplier = 1\.5: expected no such key beside sigma"
+        InvalidValue, match=r"noise\.multiplier = 1\.5: expected no such key together with sigma"
     ):
         loads(text)

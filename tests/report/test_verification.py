@@ -264,7 +264,7 @@ def test_a_headline_in_the_words_of_an_earlier_version_is_accepted_but_not_with_
     text = page.read_text(encoding="utf-8")
     [headline] = re.findall(r"<h1>(.*?)</h1>", text, re.DOTALL)
     assert "learns without a meaningful limit" in headline
-    server = "The server, or whoever reads each client&#39;s messages"
+    server = "The server, or anyone who reads each client&#39;s messages"
     promises = {
         "learns without a meaningful limit about any one record.": "whole",
         "learns at most ε\u00a0=\u00a02 about any one record.": "changed",

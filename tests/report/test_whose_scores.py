@@ -103,7 +103,7 @@ def as_earlier_versions_wrote(run: Run) -> Run:
 @pytest.mark.slow
 def test_an_earlier_run_on_own_data_is_said_to_be_divided_by_label(tmp_path: Path, capfd) -> None:
     run = as_earlier_versions_wrote(trained(tmp_path, **own(tmp_path)))
-    folder, said = str(run.folder), "promise does not cover that division. Train anew"
+    folder, said = str(run.folder), "promise does not cover that division. Train again"
     assert said in run.guarantee("final").sentence(1e-5)
     assert said in json.dumps(run_document(run))
     grave = [limit.title for limit in list_caveats(summarize_run(run)) if limit.grave]

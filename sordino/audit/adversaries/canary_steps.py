@@ -107,7 +107,7 @@ class CanarySteps:
             known = known[1:]
         base = sums(zero, known)
         rest = seen - base
-        # What else may stand in that place of a minibatch of fixed size: an average record.
+        # What else may fill that place of a minibatch of fixed size: an average record.
         other = torch.zeros_like(rest)
         if fixed:
             other = base / max(1, len(known))

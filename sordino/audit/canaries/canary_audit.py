@@ -103,7 +103,7 @@ def audit_by_one_training(
     refuse_empty_release(certified)
     setup = prepare(subject.protocol)
     seed = choose_seed(subject.protocol)
-    # Keys and a number of its own: no draw is shared with a run of the same seed, and coins that
+    # Its own keys and number: no draw is shared with a run of the same seed, and coins that
     # came up badly once do not stay.
     key = Key.from_seed(seed)
     setup = replace(

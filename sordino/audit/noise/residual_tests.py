@@ -297,7 +297,7 @@ def _sum_groups(
 def _test_law(sample: Sample) -> Iterator[ResidualTest]:
     """Yields the tests of the distribution of values, and of norms of uploads.
 
-    Norms show clipping, and noise whose size is drawn anew.
+    Norms show clipping, and noise whose size is drawn again and again.
     """
     dimension = sample.scores.shape[COORDINATE]
     norms = np.empty(0)

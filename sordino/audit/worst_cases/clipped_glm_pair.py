@@ -64,6 +64,6 @@ def make_clipped_glm_pair(request: PairRequest) -> Pair:
         zero=setups[0],
         one=setups[1],
         attacked=attacked,
-        description=f"{unit} on a feature of its own, with {turned} turned",
+        description=f"{unit} on its own feature, with {turned} turned",
         caps=request.caps,
     )

@@ -2,7 +2,7 @@
 
 The path from w_1 to w_2 is a polygonal chain or a quadratic Bezier curve with one free point theta,
 which starts in the middle and is trained on public records so that the loss is low along the whole
-path; theta then stands for both. Algorithm 1 joins all pairs of models until one is left, but n
+path; theta then represents both. Algorithm 1 joins all pairs of models until one is left, but n
 models have n (n - 1)/2 pairs, so 4 become 6, 15, 105: it never ends. Here neighbours are joined as
 in a tournament: n models take n - 1 joins.
 """

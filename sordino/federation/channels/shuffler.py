@@ -19,8 +19,9 @@ from sordino.randomness import Stream
 class ShuffledDelivery:
     """Collects the uploads of a round and hands them on in a random order. It holds all of them.
 
-    A table of many trainings is handed on as it comes: who takes part differs from row to row, so
-    there is no common order, and of a sum nothing depends on the order but rounding in float64.
+    A table of many trainings is passed through as it comes: the participants differ from row to
+    row, so there is no common order, and of a sum nothing depends on the order but rounding in
+    float64.
 
     Example:
         >>> from sordino.randomness import Key, Purpose

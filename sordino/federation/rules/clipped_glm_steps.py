@@ -2,7 +2,7 @@
 
 The gradient of one example is (sigmoid(<w, x>) - y) x, so clipping it to norm V clips the number in
 front to V / |x|. With many classes there is such a number for each: one-against-rest clips each to
-V / (sqrt(C) |x|), softmax clips none. Weight decay stands outside the clip and acts on every
+V / (sqrt(C) |x|), softmax clips none. Weight decay is outside the clip and acts on every
 coordinate. Batches are all records, or fixed ones in turn: nothing is drawn.
 """
 

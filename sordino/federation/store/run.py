@@ -103,8 +103,8 @@ class Trained:
         state = self._client_state(client)
         if state is None:
             raise UserError(
-                f"client {client} of {self._name} has no model of its own: it took no part, or "
-                "nobody keeps one."
+                f"client {client} of {self._name} has no personal model: it took no "
+                "part, or keeps none."
             )
         return self._module(state)
 
@@ -140,7 +140,7 @@ class Trained:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said with every guarantee about it, beside the protocol's own notes."""
+        """What must accompany every guarantee about it, in addition to the protocol's notes."""
         return division_notes(self.protocol, self.facts)
 
     def noted(self, guarantee: Guarantee) -> Guarantee:

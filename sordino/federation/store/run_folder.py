@@ -355,7 +355,7 @@ class RunFolder:
         self._write_metrics([row for row in self.metrics() if row["round"] < rounds], ended=False)
 
     def publish_last_scores(self) -> None:
-        """Writes metrics.jsonl of a run that has ended anew, with the scores of its last model."""
+        """Rewrites metrics.jsonl of a run that has ended, with the scores of its last model."""
         if self.withheld:
             # The guarantee covers the last model, so its scores may be published; those of models
             # before it may not.

@@ -2,7 +2,7 @@
 
 The ledger's first line seals what a run begins with, its last line what it leaves behind. A seal
 without a signature shows that a part of a folder was changed; somebody who writes the whole folder
-anew writes the seals anew too (signatures.py).
+again writes the seals again too (signatures.py).
 
 Times are not sealed: with seeded noise a run that was interrupted has to end with the same ledger,
 bit for bit, as one that was not.
@@ -25,7 +25,7 @@ from sordino.privacy.ledger_lines import Opened, Sealed
 from sordino.protocol.documents import to_json_value
 from sordino.protocol.errors import Changed
 
-# Entries of run.json that a guarantee, a price or a figure of the report follows from, besides
+# Entries of run.json that a guarantee, a price or a figure of the report follows from, other than
 # `sizes`, `data_digest` and the status.
 SEALED_FACTS = (
     "baseline",

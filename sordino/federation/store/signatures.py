@@ -8,7 +8,7 @@ An Ed25519 key signs the last line of a run's ledger, and with it everything tha
       files      SHA-256 of files that no ledger seals: audits, attacks
       signature  over all of that
 
-Somebody who changes a folder can write its seals anew, or take a signature away, but cannot sign in
+Somebody who changes a folder can rewrite its seals, or take a signature away, but cannot sign in
 another's name. An auditor of a foreign run therefore has to know the key, or its fingerprint, from
 elsewhere.
 """
@@ -105,7 +105,7 @@ def fingerprint_of(public: bytes) -> str:
 def write_new_key(path: Path) -> str:
     """Makes a key and writes it to a file that only its owner can read.
 
-    The public key goes beside it, as FILE.pub.
+    The public key is written next to it, as FILE.pub.
 
     Args:
         path: Where the private key goes; a file that is there already is never written over.
@@ -394,7 +394,7 @@ def signature_checks(run: Path, wanted: str | None) -> list[SealCheck]:
         )
         checks.append(SealCheck(subject="signature", result="changed", said=said))
     if not checks:
-        said = "the run is not signed: somebody who writes the whole folder anew leaves no trace"
+        said = "the run is not signed: somebody who rewrites the whole folder leaves no trace"
         signer = RunFolder(run).facts().get("signer")
         if signer:
             said = (

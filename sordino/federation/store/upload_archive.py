@@ -43,7 +43,7 @@ class ArchivedRound:
 
 
 class UploadArchive:
-    """Writes the uploads of some rounds, and of the last, beside the run. Files are its only state.
+    """Writes the uploads of some rounds and of the last to the run's folder. Files are its state.
 
     A round that is run again after an interruption writes its file again: the same bytes where the
     noise repeats.

@@ -61,7 +61,8 @@ class DiscreteDraws {
   // Digits that are looked up before they are added up, which is done side by side.
   static constexpr Index GROUP = 64;
 
-  // Adds a digit to every draw, or writes the first; returns how many are undecided, and notes which.
+  // Adds a digit to every draw, or writes the first; returns how many are undecided, and notes
+  // which.
   template <bool FIRST>
   INLINE Index look_up(const Digits& law, const uint16_t* first, int64_t shift, Index count,
                        int64_t* draws) {
@@ -118,7 +119,7 @@ class DiscreteDraws {
     for (uint64_t block = 0; block < blocks; block += LANES) {
       Words x[16];
       make_blocks(at, counter + (uint32_t)block, x);
-      // Lanes are blocks; in memory the words of a block stand together.
+      // Lanes are blocks; in memory the words of a block are adjacent.
       for (int r = 0; r < 16; r += LANES) {
         transpose<LANES>((Floats*)x + r);
         UNROLL for (int l = 0; l < LANES; l++) {

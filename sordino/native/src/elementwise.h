@@ -1,4 +1,4 @@
-// Activations that stand by themselves, and sums of two tensors.
+// Activations on their own, and sums of two tensors.
 #pragma once
 #include "work.h"
 

@@ -42,7 +42,7 @@ Address make_address(const uint8_t* key, const uint32_t* nonce) {
 // As in library.py: a new number whenever a function changes, or what is promised of a sum.
 EXPORT int64_t sordino_version() { return 11; }
 
-// Where fields stand and which numbers names have, a line each (layout.h).
+// Where fields are and which numbers names have, a line each (layout.h).
 EXPORT const char* sordino_layout() { return describe_layout().c_str(); }
 
 // Whether this is a test build, which can be made to misbehave (faults.h).

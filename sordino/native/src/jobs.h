@@ -1,5 +1,5 @@
 // What the kernel is asked to do. sordino/native/kernel.py fills these structures in; layout.h
-// tells it where every field stands, so that a difference is noticed when the library is loaded.
+// tells it where every field is, so that a difference is noticed when the library is loaded.
 #pragma once
 #include <cstdint>
 
@@ -26,9 +26,9 @@ struct Records {
   const float* targets;
 };
 
-// The law of noise of integers: sums of digits in base 8, looked up in a table of 2^search_steps - 1
-// entries. `guide` says by 16 bits how many entries a digit reaches, or -1 where others matter; the
-// digit is that number less `largest`.
+// The law of noise of integers: sums of digits in base 8, looked up in a table of 2^search_steps -
+// 1 entries. `guide` says by 16 bits how many entries a digit reaches, or -1 where others matter;
+// the digit is that number less `largest`.
 struct Digits {
   int64_t digits;
   // Words of the keystream with the first bits of all digits, and how many are searched for.
@@ -88,7 +88,8 @@ struct Job {
   float* result;
   // The model without it, not rounded; or null.
   double* exact;
-  // The update on the rule's grid, with its noise; or null. It is multiplied by the client's weight.
+  // The update on the rule's grid, with its noise; or null. It is multiplied by the client's
+  // weight.
   int64_t* integers;
   double weight;
   // Moments, as they were and as they become; null: zero at first, and forgotten.

@@ -1,4 +1,4 @@
-// A network as the kernel runs it: tensors, layers in order, and where everything stands in a
+// A network as the kernel runs it: tensors, layers in order, and where everything is in a
 // thread's memory.
 //
 // The tables come from sordino/native/program.py, which decides all of it (fusions, frames, which
@@ -53,7 +53,7 @@ struct LayerRow {
   int64_t settings[6];
 };
 
-// Parameters that stand side by side in the trained vector and in a thread's memory.
+// Parameters that are side by side in the trained vector and in a thread's memory.
 struct ParameterRun {
   Index flat;
   Index start;
@@ -254,7 +254,7 @@ class Plan {
     }
   }
 
-  // Sums and statistics of all layers stand one behind the other; the rest is used in turn.
+  // Sums and statistics of all layers follow one another; the rest is used in turn.
   void place_scratch() {
     for (auto& layer : layers) {
       layer->place_sums(lane_sums);

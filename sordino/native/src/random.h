@@ -273,7 +273,7 @@ class NoiseStream {
     }
   }
 
-  // Lanes are blocks; in memory the values of a block stand together.
+  // Lanes are blocks; in memory the values of a block are adjacent.
   void store_eights(Doubles z[2][8]) {
     for (int h = 0; h < 2; h++) {
       for (int r = 0; r < 8; r += HALF) {

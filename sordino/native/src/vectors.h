@@ -1,8 +1,8 @@
 // Vectors as wide as the machine's registers, and the few functions on them that layers need.
 //
-// Everything is written with the vector extensions of GCC and Clang. An intrinsic stands only where
-// a plain loop is not turned into the one instruction that does it. NaN and infinity keep their
-// meaning throughout: the build uses no -ffast-math.
+// Everything is written with the vector extensions of GCC and Clang. An intrinsic is used only
+// where a plain loop is not turned into the one instruction that does it. NaN and infinity keep
+// their meaning throughout: the build uses no -ffast-math.
 #pragma once
 #include <cmath>
 #include <cstddef>

@@ -36,7 +36,7 @@ struct Tensor {
   Index size() const { return channels * height * width; }
 };
 
-// Where a layer's parameters stand: in the vector that is trained, and in a thread's memory, where
+// Where a layer's parameters are: in the vector that is trained, and in a thread's memory, where
 // every row begins a new vector.
 struct ParameterBlock {
   // -1: there are none.

@@ -39,7 +39,7 @@ DeltaTable = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BoundedLossCurve(LossCurve):
-    """The composition by loss distributions, beside the Rényi bound of the same rounds.
+    """The composition by loss distributions, next to the Rényi bound of the same rounds.
 
     Attributes:
         renyi: Also holds; it has finite divergences, and is the smaller one at tiny deltas.

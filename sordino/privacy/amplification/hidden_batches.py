@@ -500,7 +500,7 @@ def convolve_rounds(
     first = max(-extreme, math.floor(low / interval))
     last = min(extreme, math.ceil(high / interval))
     size = next_fast_len(max(last - first + 1, 2 * furthest + 1), True)
-    # A negative multiple stands at the end of the circle.
+    # A negative multiple is at the end of the circle.
     negative = (-dots[:0:-1]) % size
     positive = dots[1:] % size
     places = np.concatenate([negative, [0], positive])

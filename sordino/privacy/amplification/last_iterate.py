@@ -141,7 +141,7 @@ def pool_rounds(rho: np.ndarray, gamma: np.ndarray) -> Blocks:
         gamma: Shift of each round.
 
     Returns:
-        The blocks; one without cost stands for all rounds that are forgotten.
+        The blocks; one without cost represents all rounds that are forgotten.
     """
     zeros = np.flatnonzero(rho[1:] == 0)
     first = 0

@@ -1,6 +1,6 @@
 """Uploads of clients that keep models without noise: what a record has changed stays there.
 
-A client of fedavg with a personal model uploads it under noise and goes on from the model itself.
+A client of fedavg with a personal model uploads it under noise and continues from the model itself.
 Given all that was released, two neighbouring clients hold models at a distance D, and a round moves
 that to a D + s_t, where s_t = 2V sum_k eta_k is the shift of the round's own steps and a is the
 share of the kept model in what comes out of a round. A round that is not taken part in changes

@@ -1,4 +1,4 @@
-"""From bounds to a guarantee: the smallest, and beside it the smallest that rests on no word."""
+"""From bounds to a guarantee: the smallest, and the smallest that is not vouched for."""
 
 from __future__ import annotations
 

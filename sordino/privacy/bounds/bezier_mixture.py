@@ -40,7 +40,7 @@ def spread_over_curve(
     """Returns every shift at all levels of c(r), a round a row, and how probable each is.
 
     Args:
-        shifts: Largest moves of uploads, for a first use or whatever else is drawn beside r.
+        shifts: Largest moves of uploads, for a first use or whatever is drawn in addition to r.
         use: How probable each column is; None for a single, certain one.
 
     Example:

@@ -117,10 +117,10 @@ def _count_everyone(rule: Everyone, clients: int, colluding: int) -> Numbers:
 def _count_poisson(rule: Poisson, clients: int, colluding: int) -> Numbers:
     honest = Cohort.poisson(clients=clients - colluding, rate=rule.rate)
     # Of k colluders a binomial number is there, as of the others of k + 1 clients.
-    beside = Cohort.poisson(clients=colluding + 1, rate=rule.rate)
+    others = Cohort.poisson(clients=colluding + 1, rate=rule.rate)
     found = []
     for count, mass in zip(honest.counts, honest.masses, strict=True):
-        for extra, chance in zip(beside.counts, beside.masses, strict=True):
+        for extra, chance in zip(others.counts, others.masses, strict=True):
             found.append((count, count + extra - 1, mass * chance))
     return found
 

@@ -50,7 +50,7 @@ def bound_worst_client(question: Question) -> Iterator[Bound]:
     found = list({id(guarantee): guarantee for guarantee in guarantees}.values())
     worst = max(found, key=lambda guarantee: guarantee.epsilon(1e-5))
     lines = (
-        f"Every client has noise of its own, found for its own budget ({len(found)} kinds of "
+        f"Every client has its own noise, found for its own budget ({len(found)} kinds of "
         "clients); the worst one counts.",
         f"The adversary sees {question.sees}, all of it computed from the uploads: the "
         "server's bound holds.",

@@ -123,7 +123,7 @@ def bound_seen_lots(
         hiding: The shares that hide the attacked client.
         lines: What has been said before.
     """
-    # The curve below is for one number of shares; with a random one the other bounds stand alone.
+    # The curve below is for one number of shares; with a random one only the other bounds apply.
     if step.rate == 1 or len(hiding.counts) > 1:
         return
     curve = compose_seen_batches(
@@ -254,7 +254,7 @@ def count_colluders(question: Question, release: NoisyUpload) -> int:
         release: What leaves a client.
     """
     if release.secure_sum is not None and question.view.is_server:
-        # Those that the protocol reckons with count even where the view names fewer.
+        # Those that the protocol provides for count even where the view names fewer.
         return max(question.colluders, release.secure_sum.colluders)
     return question.colluders
 

@@ -9,7 +9,7 @@ from sordino.privacy.bounds.harmonizer import HARMONIZER
 from sordino.privacy.bounds.question import Bound, Observation, Provider, Question, ask_providers
 from sordino.privacy.bounds.shared_noise import SHARED_NOISE, find_shared_bounds
 
-# The last two price a client by the bounds of shared noise, and so stand above them.
+# The last two price a client by the bounds of shared noise, and so are listed above them.
 PROVIDERS = (*SHARED_NOISE, HARMONIZER, CLIENT_BUDGETS)
 
 

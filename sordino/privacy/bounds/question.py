@@ -27,7 +27,7 @@ class Protection(Enum):
     OWN_NOISE = "noise that each client has for itself"
     STEPS = "noise in every step"
     LOT = "one noise on a sum of clipped gradients over all clients"
-    MEAN = "noise that the server adds to the mean, alone or beside the clients'"
+    MEAN = "noise that the server adds to the mean, alone or on top of the clients'"
     UPLOADS = "noise that every client adds to its upload"
 
 
@@ -64,7 +64,7 @@ class Bound:
         curve: The bound itself.
         method: What it is called.
         lines: How it comes about, line by line.
-        vouched: What the user stands for.
+        vouched: What the user vouches for.
     """
 
     curve: Curve
@@ -81,7 +81,7 @@ class Question:
         protocol: The federation that is priced.
         view: The adversary.
         unit: The hidden unit, "record" or "client".
-        rounds: Which rounds are run; one that was run twice stands there twice.
+        rounds: Which rounds are run; one that was run twice is listed twice.
         sizes: Number of records of every client, where they are known.
         attacked: The kind of client that is asked about; None for the worst of all.
         present: How many clients contributed to each of the rounds, where that is known because the
@@ -116,7 +116,7 @@ class Question:
     def shares(self) -> np.ndarray | None:
         """Each client's share in a mean over everyone, where it is known."""
         clients = self.protocol.clients
-        # Clients with noise of their own are priced each for itself, whatever they weigh.
+        # Clients with their own noise are priced one by one, whatever their weights.
         if self.protocol.aggregation.weighs_noise:
             return None
         if self.protocol.aggregation.weighs_records:

@@ -99,7 +99,7 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
         yield Bound(
             curve=curve, method="first-hit mixture", lines=(*lines, how), vouched=price.vouched
         )
-    # A bound that rests on the user's word needs one beside it that does not.
+    # A bound that rests on the user's word needs one next to it that does not.
     if price.vouched:
         line = "Only what was vouched for is known about this noise: without it no bound holds."
         yield Bound(curve=NOTHING, method="no claim", lines=(line,))
@@ -145,7 +145,7 @@ def loss_bounds(question: Question, price: NoisePrice, lines: tuple[str, ...]) -
             probability=part,
             renyi=renyi,
         )
-        # Noise that hides next to nothing has no such curve; the Rényi bound stands.
+        # Noise that hides next to nothing has no such curve; the Rényi bound remains.
         if curve is None:
             return
         how = f"Privacy losses add up over {question.counts.sum()} rounds (docs/theory.md#b10)."

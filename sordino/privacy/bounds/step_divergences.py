@@ -96,7 +96,7 @@ def step_divergence_bounds(question: Question) -> Iterator[Bound]:
             method = "subsampled steps" if release.secret_batches else "known batches"
             yield Bound(curve=drawn, method=method, lines=(*lines, how), vouched=price.vouched)
     yield from add_losses(question, price, move, best, lines)
-    # A bound that rests on the user's word needs one beside it that does not.
+    # A bound that rests on the user's word needs one next to it that does not.
     if price.vouched:
         line = "Only what was vouched for is known about this noise: without it no bound holds."
         yield Bound(curve=NOTHING, method="no claim", lines=(line,))
@@ -183,7 +183,7 @@ def add_losses(
         probability=1.0,
         renyi=renyi,
     )
-    # Noise that hides next to nothing has no such curve; the Rényi bound stands.
+    # Noise that hides next to nothing has no such curve; the Rényi bound remains.
     if curve is None:
         return
     unseen = "unseen" if release.secret_batches else "which may be seen"

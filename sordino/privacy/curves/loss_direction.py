@@ -383,7 +383,7 @@ def invert_transform(
     """Returns a sum of losses from its Fourier transform.
 
     Args:
-        transform: Transform of the sum, whose lowest possible multiple stands at 0.
+        transform: Transform of the sum, whose lowest possible multiple is at 0.
         size: Length of the circle that the transform lives on.
         bottom: The lowest possible multiple of the sum.
         ends: The first and the last multiple of the window.
