@@ -121,7 +121,7 @@ def list_names(folder: Path) -> list[x509.GeneralName]:
         return []
 
 
-def require_name(folder: Path, host: str) -> None:
+def require_host(folder: Path, host: str) -> None:
     """Checks that a SuperLink's certificate has the name that others use.
 
     Args:

@@ -18,7 +18,7 @@ from sordino.flower.certificates import (
     AUTHORITY,
     add_own_names,
     find_own_address,
-    require_name,
+    require_host,
     write_certificates,
 )
 from sordino.flower.client_folder import holds_agreement
@@ -241,7 +241,7 @@ class CoordinatorService(PartyService):
         if not (certificates / AUTHORITY).exists():
             write_certificates(certificates, add_own_names([settings.host]))
             self.tell(f"Wrote {certificates}. Give {AUTHORITY} to every client.")
-        require_name(certificates, settings.host)
+        require_host(certificates, settings.host)
         self._address = find_own_address(certificates, settings)
         command = make_superlink_command(self.place, settings.listen, settings.port, insecure=False)
         env = make_environment(self.place / "flower", **FAST_POLLING)

@@ -124,19 +124,19 @@ INCOMPATIBLE = (
         pair=(SHUFFLER, BUDGETS),
         key="federation.channel",
         instead='"direct" with [[client]]',
-        reason="clients whose budgets or mechanisms differ are no cover for one another",
+        reason="clients with different budgets or mechanisms do not hide one another",
     ),
     Incompatible(
         pair=(SHUFFLER, BY_RECORDS),
         key="federation.channel",
         instead='"direct", or aggregation weights = "equal"',
-        reason="behind it the server cannot tell whose upload has how many records",
+        reason="behind it the server cannot tell how many records are behind an upload",
     ),
     Incompatible(
         pair=(SHUFFLER, SERVER_NOISE),
         key="federation.channel",
         instead='"direct", or noise at the client',
-        reason="noise at the server hides nothing from who receives the uploads",
+        reason="noise at the server hides nothing from the receiver of the uploads",
     ),
     Incompatible(
         pair=(SHUFFLER, OWN_MODELS),
@@ -156,32 +156,32 @@ INCOMPATIBLE = (
         pair=(SECURE_SUMS, NO_MEAN),
         key="federation.channel",
         instead='"direct" or "shuffler", unless the aggregation is a mean',
-        reason="of the uploads the server has the sum alone",
+        reason="the server has only the sum of the uploads",
     ),
     Incompatible(
         pair=(SECURE_SUMS, SCAFFOLD),
         key="federation.channel",
         instead='"direct" with local.rule = "scaffold"',
-        reason="its control variates are made of single uploads",
+        reason="its control variates are computed from single uploads",
     ),
     Incompatible(
         pair=(SECURE_SUMS, OWN_MODELS),
         key="federation.channel",
         instead='"direct" with personalization',
-        reason="updates that start from own models have no bound that a modulus could be made for, "
+        reason="updates that start from personal models have no bound to size a modulus by, "
         "and attention needs single uploads",
     ),
     Incompatible(
         pair=(SECURE_SUMS, BUDGETS),
         key="federation.channel",
         instead='"direct" with [[client]]',
-        reason="one noise on one grid is summed, and clients that leave take away from every sum",
+        reason="all noise is summed on one grid, and clients that leave are missing from every sum",
     ),
     Incompatible(
         pair=(SECURE_SUMS, OTHER_NOISE),
         key="federation.channel",
         instead='"direct", or gaussian noise',
-        reason="only of discrete gaussian noise is it known what sums hide",
+        reason="only for discrete gaussian noise is it known what sums hide",
     ),
     Incompatible(
         pair=(SECURE_SUMS, NOT_AT_CLIENT),
@@ -199,7 +199,7 @@ INCOMPATIBLE = (
         pair=(SECURE_SUMS, CLIPPED_GLM),
         key="federation.channel",
         instead='"direct" with clipped-glm',
-        reason="its weight decay moves models without limit, and a modulus has one",
+        reason="its weight decay moves models without limit, and a modulus needs a limit",
     ),
     Incompatible(
         pair=(SECURE_SUMS, UNKNOWN_WEIGHTS),
@@ -211,19 +211,19 @@ INCOMPATIBLE = (
         pair=(SECURE_SUMS, FLOATS),
         key="noise.arithmetic",
         instead='"integers" under secure aggregation',
-        reason="masks hide integers only",
+        reason="masks hide only integers",
     ),
     Incompatible(
         pair=(INTEGERS, NOT_AT_CLIENT),
         key="noise.arithmetic",
         instead='"floats", or noise at the client',
-        reason="what a client sends is put on a grid, and not the server's mean",
+        reason="uploads are put on a grid, but the server's mean is not",
     ),
     Incompatible(
         pair=(INTEGERS, OWN_MODELS),
         key="noise.arithmetic",
         instead='"floats" with personalization',
-        reason="the grid lies around the global model, and own models start elsewhere",
+        reason="the grid is centred on the global model, and personal models start elsewhere",
     ),
     Incompatible(
         pair=(INTEGERS, BUDGETS),
@@ -235,14 +235,14 @@ INCOMPATIBLE = (
         pair=(INTEGERS, NOISY_SGD),
         key="noise.arithmetic",
         instead='"floats" with noisy-sgd',
-        reason="its noise goes through further steps, which are no integers",
+        reason="its noise goes through further steps, which are not integers",
     ),
     # Noise at the server, and what needs it.
     Incompatible(
         pair=(NOT_AT_CLIENT, NO_MEAN),
         key="noise.where",
         instead='"client" unless the aggregation is a mean',
-        reason="of a mean alone it is known how far one upload moves it",
+        reason="only for a mean is it known how far one upload moves it",
     ),
     Incompatible(
         pair=(SERVER_NOISE, BUDGETS),
@@ -265,26 +265,26 @@ INCOMPATIBLE = (
             '"replace-one", unless noise.where = "server" and the mean has a fixed denominator, '
             "or the rule is noisy-sgd or dp-sgd with poisson sampling"
         ),
-        reason="else noise leaves with the client, or a record changes a public size",
+        reason="otherwise noise leaves with the client, or a record changes a public size",
     ),
     # Clients with noise of their own, or pulled to one another.
     Incompatible(
         pair=(PENALTY, NOT_AT_CLIENT),
         key="noise.where",
         instead='"client" with federation.penalty = true',
-        reason="clients are pulled by what their own noise costs against the server",
+        reason="pulls are derived from what clients' own noise costs against the server",
     ),
     Incompatible(
         pair=(OWN_MECHANISMS, NOT_AT_CLIENT),
         key="noise.where",
         instead='"client" where a client names a mechanism',
-        reason="noise of a client's own is added by the client",
+        reason="a client's own noise is added by the client",
     ),
     Incompatible(
         pair=(BY_NOISE, ONE_NOISE),
         key="federation.aggregation.mean.weights",
         instead='"equal" or "records" unless clients name mechanisms',
-        reason="all clients have the same noise, and would weigh the same",
+        reason="all clients have the same noise, and would have the same weight",
     ),
     Incompatible(
         pair=(PENALTY, CLIPPED_GLM),
@@ -297,13 +297,13 @@ INCOMPATIBLE = (
         pair=(SCAFFOLD, SHUFFLER),
         key="federation.channel",
         instead='"direct" with local.rule = "scaffold"',
-        reason="its control variates are made of uploads with their senders' names",
+        reason="its control variates need the senders of uploads",
     ),
     Incompatible(
         pair=(SCAFFOLD, NOT_AT_CLIENT),
         key="noise.where",
         instead='"client" with local.rule = "scaffold"',
-        reason="its control variates are free only if they are made of noisy uploads",
+        reason="its control variates are free only if computed from noisy uploads",
     ),
     Incompatible(
         pair=(SCAFFOLD, PENALTY),
@@ -347,7 +347,7 @@ INCOMPATIBLE = (
         pair=(DP_SGD, BY_RECORDS),
         key="local.rule",
         instead='another rule, or aggregation weights = "equal"',
-        reason="every record of a lot counts alike in its sum",
+        reason="every record of a lot has the same weight in its sum",
     ),
     Incompatible(
         pair=(DP_SGD, COUNTED_MEAN),
@@ -391,50 +391,50 @@ INCOMPATIBLE = (
         pair=(OWN_MODELS, NO_PRICED_OWN_MODELS),
         key="federation.personalization",
         instead='"none" for every rule but fedavg and noisy-sgd',
-        reason="what own models carry from round to round is not known for others",
+        reason="what personal models carry from round to round is known for these alone",
     ),
     Incompatible(
         pair=(OWN_MODELS, OTHER_UPLOAD_NOISE),
         key="federation.personalization",
         instead='"none", or gaussian noise',
-        reason="what own models carry from round to round is priced for normal noise",
+        reason="what personal models carry from round to round is priced for normal noise",
     ),
     Incompatible(
         pair=(OWN_MODELS, NOT_AT_CLIENT),
         key="federation.personalization",
         instead='"none", or noise at the client',
-        reason="own models meet the noise of their clients alone",
+        reason="personal models meet only the noise of their own clients",
     ),
     Incompatible(
         pair=(OWN_MODELS, UPDATE_CLIPPED),
         key="federation.personalization",
         instead='"none", or clipped steps',
-        reason="an update that starts from an own model is longer than its clip says",
+        reason="an update that starts from a personal model can be longer than its clip",
     ),
     Incompatible(
         pair=(OWN_MODELS, FIXED_DENOMINATOR),
         key="federation.personalization",
         instead='"none" with a fixed denominator, for updates from the global model',
-        reason="own models are further from it than the clip",
+        reason="personal models are further from it than the clip",
     ),
     Incompatible(
         pair=(OWN_MODELS, PENALTY),
         key="federation.personalization",
         instead='"none" with federation.penalty = true',
-        reason="one pull at a time is priced",
+        reason="only one pull at a time is priced",
     ),
     Incompatible(
         pair=(OWN_MODELS, OWN_MECHANISMS),
         key="client.mechanism",
         instead="no such key with personalization",
-        reason="one noise for all is priced",
+        reason="only one noise for all clients is priced",
     ),
     # Pulls to a fixed model move far models far, and are priced where nothing else pulls.
     Incompatible(
         pair=(SECURE_SUMS, FIRMLY_PULLED),
         key="federation.channel",
         instead='"direct" with weight decay or an anchor at the start',
-        reason="such pulls move models without limit, and a modulus has one",
+        reason="such pulls move models without limit, and a modulus needs a limit",
     ),
     Incompatible(
         pair=(FIXED_DENOMINATOR, FIRMLY_PULLED),
@@ -446,25 +446,25 @@ INCOMPATIBLE = (
         pair=(PENALTY, FIRMLY_PULLED),
         key="federation.penalty",
         instead="false with weight decay or an anchor at the start",
-        reason="clients are pulled to one model only",
+        reason="only one pull at a time is priced",
     ),
     Incompatible(
         pair=(FIRMLY_PULLED, OWN_MODELS),
         key="local.weight-decay",
         instead='0, and local.anchor = "global", with personalization',
-        reason="clients are pulled to one model only",
+        reason="only one pull at a time is priced",
     ),
     Incompatible(
         pair=(FIRMLY_PULLED, SCAFFOLD),
         key="local.weight-decay",
         instead="0 with scaffold",
-        reason="its control variates are made of moves by gradients alone",
+        reason="its control variates count only moves by gradients",
     ),
     Incompatible(
         pair=(FIRMLY_PULLED, BEZIER),
         key="local.weight-decay",
         instead="0 with bezier",
-        reason="its curve is priced for moves by gradients alone",
+        reason="its curve is priced only for moves by gradients",
     ),
 )
 

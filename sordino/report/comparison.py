@@ -108,7 +108,7 @@ def comparison_page(summaries: Sequence[RunSummary]) -> str:
             run_row(summary, name, own=have_own_scores(summaries))
             for summary, name in zip(summaries, names, strict=True)
         ],
-        budgets=list_budgets(summaries, names),
+        budgets=describe_budgets(summaries, names),
         figures=draw_comparison(summaries, names),
         together=together,
         conditions=list_conditions(summaries, names),
@@ -272,7 +272,7 @@ def name_columns(summaries: Sequence[RunSummary]) -> tuple[str, ...]:
     )
 
 
-def list_budgets(summaries: Sequence[RunSummary], names: Sequence[str]) -> list[str]:
+def describe_budgets(summaries: Sequence[RunSummary], names: Sequence[str]) -> list[str]:
     """Lists the budgets of the runs, each with the view that it holds in.
 
     Args:

@@ -58,7 +58,7 @@ class Letter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Address:
+class LetterAddress:
     """Which letter it is; an envelope opens under exactly this address.
 
     Attributes:
@@ -81,7 +81,7 @@ class Address:
 
 
 def seal_letter(
-    letter: Letter, address: Address, mine: X25519PrivateKey, theirs: X25519PublicKey
+    letter: Letter, address: LetterAddress, mine: X25519PrivateKey, theirs: X25519PublicKey
 ) -> bytes:
     """Returns a letter that only its receiver can read and only its sender can have written.
 
@@ -98,7 +98,7 @@ def seal_letter(
 
 
 def open_letter(
-    sealed: bytes, address: Address, mine: X25519PrivateKey, theirs: X25519PublicKey
+    sealed: bytes, address: LetterAddress, mine: X25519PrivateKey, theirs: X25519PublicKey
 ) -> Letter:
     """Returns what a sealed letter says.
 
@@ -151,7 +151,7 @@ def join_shares(shares: dict[int, bytes], receivers: list[int], threshold: int) 
 
 
 def _envelope(
-    address: Address, mine: X25519PrivateKey, theirs: X25519PublicKey
+    address: LetterAddress, mine: X25519PrivateKey, theirs: X25519PublicKey
 ) -> ChaCha20Poly1305:
     """Returns the cipher of one address."""
     return ChaCha20Poly1305(derive_key(mine.exchange(theirs), address.as_bytes()))

@@ -29,8 +29,8 @@ from sordino.secure_sums.key_roster import (
     verify_statement,
 )
 from sordino.secure_sums.letters import (
-    Address,
     Letter,
+    LetterAddress,
     open_letter,
     seal_letter,
     split_seed,
@@ -432,8 +432,8 @@ class Member:
     def _key_of(self, other: int) -> X25519PublicKey:
         return X25519PublicKey.from_public_bytes(self.keys[other].public)
 
-    def _address(self, label: str, *, sender: int, receiver: int) -> Address:
-        return Address(roster=self.roster, label=label, sender=sender, receiver=receiver)
+    def _address(self, label: str, *, sender: int, receiver: int) -> LetterAddress:
+        return LetterAddress(roster=self.roster, label=label, sender=sender, receiver=receiver)
 
 
 def _state_survivors(roster: Roster, asked: MaskRequest, survivors: list[int]) -> bytes:

@@ -36,7 +36,7 @@ from sordino.flower.agreement import read_agreement
 from sordino.flower.certificates import (
     add_own_names,
     find_own_address,
-    require_name,
+    require_host,
     write_certificates,
     write_key,
 )
@@ -421,7 +421,7 @@ def test_a_host_that_its_certificate_does_not_name_is_told_before_anything_is_st
         assert host in said
         assert "192.0.2.1, localhost, 127.0.0.1, ::1" in said
     for host in ("192.0.2.1", "localhost", "::1"):
-        require_name(tmp_path / "certificates", host)
+        require_host(tmp_path / "certificates", host)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")

@@ -27,8 +27,8 @@ from sordino.secure_sums.key_roster import (
     verify_keys,
 )
 from sordino.secure_sums.letters import (
-    Address,
     Letter,
+    LetterAddress,
     join_shares,
     seal_letter,
     split_seed,
@@ -335,7 +335,7 @@ class TestServerThatDeviates:
         with pytest.raises(SecureSumRefused, match="key for letters of client 4 is one whose"):
             federation.members[0].meet([*keys[:4], weak])
         letter = Letter(mask_public=point, own_share=bytes(16), key_share=bytes(16))
-        address = Address(roster=federation.roster, label=LABEL, sender=4, receiver=0)
+        address = LetterAddress(roster=federation.roster, label=LABEL, sender=4, receiver=0)
         colluder = federation.members[4].letter_key
         receiver = federation.members[0].letter_key.public_key()
         letters = forward_letters(federation.sent.values())[0]
@@ -348,7 +348,7 @@ class TestServerThatDeviates:
 
     def test_a_letter_without_the_shares_that_its_receiver_holds(self) -> None:
         federation = self.federation()
-        address = Address(roster=federation.roster, label=LABEL, sender=4, receiver=0)
+        address = LetterAddress(roster=federation.roster, label=LABEL, sender=4, receiver=0)
         letter = Letter(mask_public=federation.sent[4].mask_public)
         receiver = federation.members[0].letter_key.public_key()
         letters = forward_letters(federation.sent.values())[0]
