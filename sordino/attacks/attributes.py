@@ -91,7 +91,7 @@ class AttributeAttack:
                 "client. Attack a run with a smaller data.records."
             )
         federation = referee.public_federation(referee.attribute_records(own, name, values))
-        # The same records at every round, so that rounds differ by the model alone.
+        # The same records at every round, so that rounds differ only by the model.
         rows = referee.client_rows(self.targets)
         truth = TruthAttribute(values=values[rows])
         cases = []

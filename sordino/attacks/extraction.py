@@ -1,4 +1,4 @@
-"""Trains a substitute for a model on its answers alone (knowledge extraction).
+"""Trains a substitute for a model only on its answers (knowledge extraction).
 
 The paper's table is convergent-dp, Table 16. The attacker asks the model about its own records, and
 trains a network of the same structure, from another start, to give the same answers. Noise on the
@@ -165,7 +165,7 @@ def query_model(
 
     Args:
         referee: Knows the run.
-        federation: What everybody knows, and the records.
+        federation: Public knowledge, and the records.
         round_index: How many rounds the model was trained for.
         weights: Its parameters.
         noise: The size of the noise, in standard deviations of the answers.

@@ -62,7 +62,7 @@ def _no_gradients(rule: LocalRule) -> None:
 
 
 def gradient_steps_of(protocol: Protocol) -> GradientSteps | None:
-    """Returns the steps of a protocol's clients, where uploads are made of gradients alone.
+    """Returns the steps of a protocol's clients, where uploads are made only of gradients.
 
     Args:
         protocol: The federation.

@@ -84,7 +84,7 @@ def pixel_range(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def refuse_other_than_images(referee: Referee) -> None:
-    """Refuses a run whose records are no images, or where scikit-image is missing.
+    """Refuses a run whose records are not images, or where scikit-image is missing.
 
     Args:
         referee: Knows the run.

@@ -74,7 +74,7 @@ class InversionAttack:
             referee: Knows the run.
 
         Raises:
-            UserError: The records are no images, or an upload mixes too many.
+            UserError: The records are not images, or an upload mixes too many.
         """
         refuse_other_than_images(referee)
         rule = referee.gradient_rule()

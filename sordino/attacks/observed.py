@@ -1,6 +1,6 @@
 """What an attacker is given, and nothing else.
 
-No type of this module holds anything of `truth`, and attackers get these types alone. Everything
+No type of this module holds anything of `truth`, and attackers get only these types. Everything
 here is public, or is what the view shows. The protocol comes without its seed, which would give the
 noise away.
 """
@@ -42,7 +42,7 @@ class ObservedRecords:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedFederation:
-    """What everybody knows about a federation, and the attacker's own records.
+    """Public knowledge about a federation, and the attacker's own records.
 
     Attributes:
         protocol: The protocol without its seed.
@@ -89,7 +89,7 @@ class ObservedUpload:
     server does not know it.
 
     Attributes:
-        federation: What everybody knows.
+        federation: Public knowledge.
         round: The round, counted from 0.
         model: The global model that the sender began from.
         upload: The model that was sent.
@@ -136,7 +136,7 @@ class ObservedModel:
     """A global model, and what the attacker overheard of its work on clients' records.
 
     Attributes:
-        federation: What everybody knows.
+        federation: Public knowledge.
         round: How many rounds the model was trained for.
         model: Its parameters.
         answers: Its logits for clients' records, one record a row.
@@ -155,7 +155,7 @@ class ObservedAnswers:
     """Answers of a hidden model about the attacker's own records.
 
     Attributes:
-        federation: What everybody knows, and the records.
+        federation: Public knowledge, and the records.
         round: How many rounds the model was trained for.
         answers: Its logits, in the order of the records.
         noise: How much noise was put on them, in their standard deviations.
@@ -172,7 +172,7 @@ class ObservedMembership:
     """A global model, and records of which some were trained on: which ones is the question.
 
     Attributes:
-        federation: What everybody knows; none of the attacker's own records is a candidate.
+        federation: Public knowledge; none of the attacker's own records is a candidate.
         round: How many rounds the model was trained for.
         model: Its parameters.
         candidates: Every record that may have been trained on.
@@ -197,7 +197,7 @@ class ObservedRound:
     Who sent which upload is the question.
 
     Attributes:
-        federation: What everybody knows.
+        federation: Public knowledge.
         round: The round, counted from 0.
         model: The global model that every client began from.
         uploads: The intercepted models, one a row.

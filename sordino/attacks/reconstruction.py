@@ -67,7 +67,7 @@ class ReconstructionAttack:
             referee: Knows the run.
 
         Raises:
-            UserError: The records are no images.
+            UserError: The records are not images.
         """
         refuse_other_than_images(referee)
         federation = referee.public_federation(self.records)

@@ -46,7 +46,7 @@ class Referee(AttackedRun):
     # What attackers are given.
 
     def public_federation(self, records: int | ObservedRecords) -> ObservedFederation:
-        """Returns what everybody knows, and the attacker's own records.
+        """Returns the public knowledge, and the attacker's own records.
 
         Args:
             records: The attacker's records, or how many it has at most.
@@ -212,7 +212,7 @@ class Referee(AttackedRun):
         """Returns a global model, with what an attacker overhears of its work on some records.
 
         Args:
-            federation: What everybody knows.
+            federation: Public knowledge.
             round_index: How many rounds the model was trained for.
             weights: Its parameters.
             rows: Rows of the clients' records.
@@ -232,7 +232,7 @@ class Referee(AttackedRun):
         """Returns one upload as the server sees it.
 
         Args:
-            federation: What everybody knows.
+            federation: Public knowledge.
             round_index: Number of the round, from 0.
             place: Which upload of the round.
         """
@@ -254,7 +254,7 @@ class Referee(AttackedRun):
         """Returns all uploads of a round without their senders, and records of some senders.
 
         Args:
-            federation: What everybody knows.
+            federation: Public knowledge.
             round_index: Number of the round, from 0.
             targets: How many clients are in question at most.
             records: How many records of each the attacker knows at most.

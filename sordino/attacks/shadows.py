@@ -253,8 +253,8 @@ def digest_plan(plan: Protocol, seen: ObservedMembership) -> str:
 def make_shadow_protocol(seen: ObservedMembership) -> Protocol:
     """Returns the protocol of the shadows.
 
-    It is the attacked protocol up to the attacked round, with as many records partitioned alike,
-    and with no budget.
+    It is the attacked protocol up to the attacked round, with as many records, partitioned in the
+    same way, and with no budget.
 
     Args:
         seen: What the attacker is given.

@@ -439,7 +439,7 @@ def refuse_seen_means(protocol: Protocol, view: View) -> None:
         view: The adversary.
 
     Raises:
-        UserError: The promise is against an adversary that sees means alone, and is smaller.
+        UserError: The promise is against an adversary that sees only means, and is smaller.
     """
     if protocol.release.in_steps and find_given_observation(protocol, view) == Observation.MODELS:
         raise UserError(

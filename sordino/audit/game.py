@@ -228,7 +228,7 @@ class WorstCaseGame:
     def _pull(self) -> np.ndarray:
         """Returns how the attacked client's first upload differs between the two data sets.
 
-        It serves servers whose model, without noise, one client alone would not move.
+        It serves servers whose model, without noise, a single client would not move.
         """
         initial = self.pair.zero.initial_weights()
         start = np.broadcast_to(initial, (REHEARSED, initial.size)).copy()

@@ -65,7 +65,7 @@ def more_than_seen(
         protocol: What runs.
         view: The adversary's.
         unit: What the data sets differ in.
-        sizes: Records of every client; where they are not said, every batch holds all of them.
+        sizes: Records of every client; where they are not stated, every batch holds all of them.
 
     Returns:
         The words; empty where the adversary is given the view itself.
@@ -104,7 +104,7 @@ def draws_batches(protocol: Protocol, unit: str, sizes: Sequence[int] | None) ->
     Args:
         protocol: The federation that is audited.
         unit: What the data sets differ in.
-        sizes: Records of every client; None where they are not said.
+        sizes: Records of every client; None where they are not stated.
     """
     release = protocol.release
     if unit != "record" or sizes is None or release.in_steps or release.lot is not None:
@@ -123,7 +123,7 @@ def given_batches(protocol: Protocol, view: View, unit: str, sizes: Sequence[int
         protocol: The federation that is audited.
         view: The adversary's.
         unit: What the data sets differ in.
-        sizes: Records of every client; None where they are not said.
+        sizes: Records of every client; None where they are not stated.
     """
     if not draws_batches(protocol, unit, sizes):
         return False
@@ -142,7 +142,7 @@ def withheld_batches(
         protocol: The federation that is audited.
         view: The adversary's.
         unit: What the data sets differ in.
-        sizes: Records of every client; None where they are not said.
+        sizes: Records of every client; None where they are not stated.
     """
     release = protocol.release
     if not draws_batches(protocol, unit, sizes) or not release.secret_batches:

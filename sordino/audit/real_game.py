@@ -127,7 +127,7 @@ class CanaryGame:
     @cached_property
     def kernel(self) -> Kernel | None:
         """The native kernel, where it can do the local work."""
-        # The steps of noisy-sgd are looked at one by one, which torch alone allows.
+        # The steps of noisy-sgd are looked at one by one, which only torch allows.
         if self.protocol.release.in_steps:
             return None
         try:

@@ -127,7 +127,7 @@ class SingleWork:
         self._setup = remove_noise(setup)
         self._kernel = kernel
         self._works: dict[int, ClientWork | NativeEngine] = {}
-        # Clients with real records do not work alike.
+        # Clients with real records do not all work in the same way.
         self.like = np.arange(setup.protocol.clients)
 
     def work(

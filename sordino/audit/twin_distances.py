@@ -29,8 +29,7 @@ def distance_bounds(pair: Twins) -> np.ndarray:
     from models at distance d end no further apart than (`upload_sensitivity.Dynamics`)
 
         attacked client:    stretch d + shift, for the smallest stretch that is known
-        any other client:   0 if d = 0, since equal models trained alike on equal records stay
-                            equal;
+        any other client:   0 if d = 0, since equal models trained on equal records stay equal;
                             stretch d if the loss is vouched to be smooth, or the rule is
                             clipped-glm;
                             d + shift without that: clipped steps of two models differ by up to 2V,
@@ -139,7 +138,7 @@ class Move:
             distance: The distance of the models before.
         """
         stretched = self.stretch_distance(distance)
-        # Equal models trained alike on equal records stay equal.
+        # Equal models trained in the same way on equal records stay equal.
         if self.shared or distance == 0:
             return stretched
         return stretched + self.shift

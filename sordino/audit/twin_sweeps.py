@@ -213,7 +213,7 @@ def make_variants(
 
     Args:
         protocol: The protocol that is varied.
-        key: Any key of the file; None for the protocol alone.
+        key: Any key of the file; None for the protocol by itself.
         values: Numbers, words or tables, as in the file; keys of `SWEEPS` have some by default. A
             word for `local.schedule` is its kind, and keeps the rate.
 
@@ -299,7 +299,7 @@ def sweep_key(  # noqa: PLR0913  (every option has a name and a default)
 
     Args:
         protocol: The protocol that is varied.
-        key: Any key of the file; None for the protocol alone.
+        key: Any key of the file; None for the protocol by itself.
         values: Numbers or words, as in the file; keys of `SWEEPS` have some by default.
         seeds: How many seeds per value.
         replaced: Which record differs between the twins, and by what it is replaced.

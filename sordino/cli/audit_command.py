@@ -336,7 +336,7 @@ def choose_subject(source: Path | None, sets: list[str] | None) -> Protocol | Pa
     Raises:
         UserError: The folder is that of an audit, or a run is to be changed.
     """
-    # A path that is no folder is a protocol file, and reading it names what does not fit.
+    # A path that is not a folder is a protocol file, and reading it names what does not fit.
     if source is None or not source.is_dir():
         return count_priced_parameters(protocol_from(source, sets))
     if (source / "audit.json").exists():

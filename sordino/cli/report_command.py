@@ -111,7 +111,7 @@ def keep_said(runs: list[Path], said: dict[str, str | None]) -> None:
 
     Args:
         runs: The folder of one run.
-        said: Owner, purpose and names; None for what is not said.
+        said: Owner, purpose and names; None for what is not stated.
 
     Raises:
         UserError: Several runs, no run, or a text that is not one line.

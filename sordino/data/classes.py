@@ -15,7 +15,7 @@ from sordino.protocol import UserError
 
 # As `data.classes` gives them: how many, or their names.
 Classes = int | tuple[str, ...]
-# What spreadsheets and data frames write for a missing value; such a word is no class.
+# What spreadsheets and data frames write for a missing value; such a word is not a class.
 NO_LABEL = frozenset({"", "na", "n/a", "nan", "null", "<na>", "#n/a"})
 # How many classes a message writes out.
 PROPOSED = 20
@@ -114,7 +114,7 @@ def missing_classes(path: Path, found: Sequence[str]) -> UserError:
     proposed: Classes = tuple(found)
     if list(found) == numbers:
         proposed = len(found)
-    # One class alone would be refused.
+    # A single class would be refused.
     if len(found) < 2:
         proposed = 2
     return UserError(

@@ -59,7 +59,7 @@ class Dataset:
         classes: Name of every label in order; None for regression.
         scale: float32, broadcast against one record.
         shift: float32, broadcast against one record.
-        columns: Values of every training record that a partition may go by, such as a hospital.
+        columns: Values of every training record that a partition may use, such as a hospital.
         inputs: Name of every input in order, where records are rows of a table.
         test: Whose records the test part holds: "public" (published with the training records),
             "brought" (with the data, by their owner), "held-out" (a fifth of the records

@@ -39,7 +39,7 @@ def find_feature_shape(features: str, record: Shape) -> Shape:
         record: The shape of the record itself.
 
     Raises:
-        UserError: The record is no image, or too small.
+        UserError: The record is not an image, or too small.
 
     Example:
         >>> find_feature_shape("scattering", (1, 28, 28))

@@ -35,7 +35,7 @@ def load_folder(folder: Path, classes: Classes | None = None, *, hold_out: bool 
 
     Understood are `class/*.png`, of which a fifth is held out for testing; `train/class/*.png` with
     `test/` or `val/` like it; and TinyImageNet's `train/class/images/*.JPEG` with the labels of
-    `val/images` in `val/val_annotations.txt`. Files that are no images are passed over. The names
+    `val/images` in `val/val_annotations.txt`. Files that are not images are passed over. The names
     of the class folders, empty ones included, are a public list of the classes. An image's place in
     the data is decided by its file name and not by its folder, so that an image of another class
     leaves all others where they are.
@@ -95,7 +95,7 @@ def _list_subfolders(folder: Path) -> tuple[str, ...]:
     """Returns the names of the subfolders in order."""
     names = []
     for place in folder.iterdir():
-        # Hidden folders, such as .git or a viewer's thumbnails, are no classes.
+        # Hidden folders, such as .git or a viewer's thumbnails, are not classes.
         if place.is_dir() and not place.name.startswith("."):
             names.append(place.name)
     return tuple(sorted(names))

@@ -60,7 +60,7 @@ def load_npz(path: Path, classes: Classes | None = None, *, hold_out: bool = Tru
     The arrays are `x` and `y`, or `x_train` and `y_train`, with or without `x_test` and `y_test`.
     Whole numbers in y are labels that count from 0, real numbers are targets. Images are uint8,
     (n, height, width) or (n, channels, height, width). An array `column_<name>`, one value for each
-    record of x or x_train, is a column that a partition may go by. An array `classes` of names is a
+    record of x or x_train, is a column that a partition may use. An array `classes` of names is a
     public list of the classes.
 
     Args:

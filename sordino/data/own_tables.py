@@ -55,7 +55,7 @@ def load_table(
     Without a description the column `label` (words or whole numbers) is the class, or the column
     `target` (numbers) is the answer of a regression. A column `split` says train or test for each
     record; without it a fifth is held out. Every other column of numbers is an input as it is; a
-    column of words is no input, but a partition may go by it.
+    column of words is not an input, but a partition may use it.
 
     Args:
         path: The file or the folder.
@@ -64,8 +64,8 @@ def load_table(
         columns: The description of every column; None: as above.
 
     Raises:
-        UserError: No label or target, a missing value, a label that is no class, or a column that
-            does not fit its description.
+        UserError: No label or target, a missing value, a label that is not a class, or a column
+            that does not fit its description.
     """
     return _build_dataset(read_text_table(path), path, classes, columns, hold_out=hold_out)
 

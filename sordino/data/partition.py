@@ -246,7 +246,7 @@ def _count_records(dataset: Dataset, data: Data, clients: int) -> int:
 
 
 def _require_labels(dataset: Dataset, kind: str) -> np.ndarray:
-    """Returns the labels that a partition goes by."""
+    """Returns the labels that a partition uses."""
     if dataset.classes is None:
         raise InvalidValue(
             "data.partition",

@@ -76,7 +76,7 @@ def refuse_undescribed(table: TextTable, columns: Sequence[Column]) -> None:
     described = [column.name for column in columns]
     for name in described:
         table.take_column(name)
-    # Which file a record is from is no column of the file.
+    # Which file a record is from is not a column of the file.
     extra = [name for name in table.columns if name not in (*described, FILE_COLUMN)]
     if extra:
         raise UserError(
@@ -89,7 +89,7 @@ def infer_columns(table: TextTable) -> list[Column]:
     """Returns what the columns are where the protocol does not describe them.
 
     `label`, `target` and `split` are known by their names. Of the others, numbers are inputs as
-    they are, and a partition may go by words.
+    they are, and a partition may use words.
 
     Args:
         table: The table, as it was read.
@@ -138,7 +138,7 @@ def _encode_category(column: CategoryColumn, table: TextTable) -> Inputs:
     unknown: dict[str, int] = {}
     for record, text in enumerate(table.take_column(column.name)):
         name = text
-        # A category may be called "?" or "none": only a word that is no category is a gap.
+        # A category may be called "?" or "none": only a word that is not a category is a gap.
         if text not in places and _is_missing(text):
             if column.fill is None:
                 raise missing_value(table, column.name, record)
@@ -292,7 +292,7 @@ def _holds_numbers(table: TextTable, name: str, values: Sequence[str]) -> bool:
     if not wrong:
         return True
     first = wrong[0]
-    # Blanks alone are missing values; other words among numbers are errors of another kind.
+    # Only blanks are missing values; other words among numbers are errors of another kind.
     if all(values[record] == "" for record in wrong):
         raise missing_value(table, name, first)
     if len(wrong) == len(values):

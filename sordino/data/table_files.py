@@ -110,7 +110,7 @@ def read_text_table(path: Path) -> TextTable:
         path: A file that ends in one of `TABLE_SUFFIXES`, or a folder of such files.
 
     Raises:
-        UserError: The file is no table, or damaged; files of a folder have different columns.
+        UserError: The file is not a table, or damaged; files of a folder have different columns.
     """
     if path.is_dir():
         return _join_files(path)
@@ -127,7 +127,7 @@ def read_table(path: Path) -> dict[str, list[str]]:
         path: The file.
 
     Raises:
-        UserError: The file is no table, or damaged.
+        UserError: The file is not a table, or damaged.
     """
     return read_text_table(path).columns
 
@@ -166,7 +166,7 @@ def read_header(path: Path) -> list[str]:
         path: A table, or a folder of tables.
 
     Raises:
-        UserError: The file is no table.
+        UserError: The file is not a table.
     """
     if path.is_dir():
         tables = list_tables(path)
@@ -266,7 +266,7 @@ def _parse_lines(path: Path, lines: Iterator[str]) -> TextTable:
     for row in rows:
         # The header is line 1.
         line = rows.line_num + 1
-        # Blank lines, often the last, are no records.
+        # Blank lines, often the last, are not records.
         if len(row) not in (0, len(header)):
             reason = f"line {line} has {len(row)} values for {len(header)} columns"
             raise damaged_file(path, KIND, reason)

@@ -75,7 +75,7 @@ def propose_description(
         label, target = _find_answer(table)
     columns: list[Column] = []
     for name, texts in table.columns.items():
-        # It is added when the files are read, and is no column of theirs.
+        # It is added when the files are read, and is not a column of theirs.
         if name == FILE_COLUMN:
             continue
         if name == label:

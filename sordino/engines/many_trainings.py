@@ -432,7 +432,7 @@ def refuse_early(asked: Asked, shared: TrainingCache) -> None:
         return
     seen = set()
     for number, plan in enumerate(asked.plans):
-        # Of trainings that differ in their seed alone, the first speaks for all.
+        # Of trainings that differ only in their seeds, the first represents all.
         alike = replace(plan, seed=0)
         if alike in seen:
             continue

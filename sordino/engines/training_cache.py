@@ -47,7 +47,7 @@ class TrainingCache:
         Raises:
             BudgetExceeded: Not one round fits.
         """
-        # No price depends on the seed, so trainings that differ in it alone share one.
+        # No price depends on the seed, so trainings that differ only in it share one.
         priced = (replace(setup.protocol, seed=0), tuple(setup.sizes.tolist()))
         if priced not in self._limits:
             self._limits[priced] = limits_of(setup, ())

@@ -2,7 +2,7 @@
 
 What a page shows is computed by functions that know nothing about pages; pages only draw.
 
-    server               Streamlit on this machine alone, reports served as they are
+    server               Streamlit only on this machine, reports served as they are
     app                  the pages: `explore_page`, `runs_page`, `claims_page`
     controls, setting    what a person chooses, as a protocol that travels in the address
     results              answers about it, as values

@@ -64,7 +64,7 @@ def list_stops(check: Check, value: float) -> list[float]:
     decades = range(math.floor(math.log10(smallest)), math.ceil(math.log10(high)) + 1)
     stops = {float(f"{nice * 10.0**decade:.3g}") for decade in decades for nice in NICE}
     inside = {stop for stop in stops if low <= stop <= high} | {low, high, value}
-    # Fractions of clients or rounds are no stops.
+    # Fractions of clients or rounds are not stops.
     if whole:
         return sorted({int(stop) for stop in inside if float(stop).is_integer()})
     return sorted(float(stop) for stop in inside)

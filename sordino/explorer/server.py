@@ -1,4 +1,4 @@
-"""Serves the explorer: Streamlit on this machine alone, without statistics or calls to anywhere."""
+"""Serves the explorer: Streamlit only on this machine, without statistics or calls to anywhere."""
 
 from __future__ import annotations
 

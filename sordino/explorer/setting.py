@@ -272,7 +272,7 @@ def read_query(query: Mapping[str, str]) -> tuple[Setting, list[str]]:
     checks = checks_of(Setting)
     taken = {}
     refused = []
-    # A wrong value is refused alone: the rest of an old address is still of use.
+    # Only a wrong value is refused: the rest of an old address is still of use.
     for name, check in checks.items():
         if name in query:
             try:

@@ -252,7 +252,7 @@ def summarize_error(error: Exception) -> str:
     Args:
         error: What was raised.
     """
-    # The folder's path is no business of every visitor.
+    # The folder's path is none of a visitor's business.
     if isinstance(error, OSError):
         return f"{Path(error.filename or '').name} cannot be read"
     if isinstance(error, KeyError):

@@ -228,7 +228,7 @@ class FollowingClip:
         expected = np.maximum(clients, 1.0) * self._lot.batch
         within = np.clip(0.5 + self._counted / expected, 0.0, 1.0)
         moved = self._clip * np.exp(-adaptive.rate * (within - adaptive.quantile))
-        # Gradients that vanish, or counts that are noise alone, must not lead it to 0 or infinity.
+        # Gradients that vanish, or counts that are only noise, must not lead it to 0 or infinity.
         moved = np.clip(moved, self._lot.clip / FARTHEST_CLIP, self._lot.clip * FARTHEST_CLIP)
         # A round without counts says nothing.
         after = np.where(self._clients > 0, moved, self._clip)

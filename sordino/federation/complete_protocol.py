@@ -139,7 +139,7 @@ def protocol_model(
 ) -> nn.Module:
     """Returns the module that a protocol trains.
 
-    The rule clipped-glm trains linear models of bounded records alone, since its sensitivity is
+    The rule clipped-glm trains only linear models of bounded records, since its sensitivity is
     known for nothing else.
 
     Args:

@@ -165,7 +165,7 @@ def select_records(records: Tensors, rows: np.ndarray) -> Tensors:
         rows: The numbers of those that are wanted.
 
     Returns:
-        New tensors with these records alone.
+        New tensors with only these records.
     """
     chosen = torch.from_numpy(rows)
     return replace(

@@ -356,7 +356,7 @@ class Round:
 
 
 def refuse_unplayable(protocol: Protocol) -> None:
-    """Refuses a protocol with a part about which nobody said how it goes in a round.
+    """Refuses a protocol with a part about which nothing says how it works in a round.
 
     Args:
         protocol: The protocol to be trained.

@@ -68,7 +68,7 @@ def move_model(
         rate: What the step is multiplied by, for all rows or one a row.
 
     Raises:
-        UnknownKind: Nobody said how this kind steps.
+        UnknownKind: No step is registered for this kind.
     """
     step_server = SERVER_STEPS.of(rule)
     if rule.plain and np.ndim(rate) == 0 and rate == 1.0:

@@ -134,7 +134,7 @@ class Setup:
         lot = self.release.lot
         if lot is None:
             return (self.protocol.local.batch or records) / records
-        # The file knows all clients' sizes where a machine knows its own alone.
+        # The file knows all clients' sizes where a machine knows only its own.
         sizes = self.protocol.stated_sizes or self.sizes.tolist()
         return lot.find_rate(records, sum(sizes) / len(sizes))
 
@@ -143,7 +143,7 @@ class Setup:
         return FlatModel(self.module)
 
     def __getstate__(self) -> dict[str, object]:
-        # The flat model's parameters are views into one vector, and copies of views are no views:
+        # The flat model's parameters are views into one vector, and copies of views are not views:
         # each process makes its own.
         return {name: value for name, value in self.__dict__.items() if name != "_flat"}
 

@@ -278,7 +278,8 @@ def without_absent(
         Incomplete: The protocol repeats such a round, or nobody contributed to it.
         HidesTooLittle: The budget does not allow what would be made of the others' uploads.
     """
-    # A round in which nobody contributes is no round: a run of such would end with its first model.
+    # A round in which nobody contributes is not a round: a run of such would end with its first
+    # model.
     alone = len(absent) == len(task.participants)
     if absent and (setup.protocol.missing == "repeat" or alone):
         raise Incomplete(task.round_index, absent)

@@ -194,7 +194,7 @@ def make_path_absolute(protocol: Protocol) -> Protocol:
         protocol: The federation that the machines train.
     """
     data = protocol.data
-    # Names of public sets are no paths, and stay as they are.
+    # Names of public sets are not paths, and stay as they are.
     if data is None or not Path(data.name).exists():
         return protocol
     return replace(protocol, data=replace(data, name=str(Path(data.name).absolute())))

@@ -23,7 +23,7 @@ AUTHORITY = "ca.crt"
 SERVER = "server.pem"
 SERVER_KEY = "server.key"
 ISSUER = "Sordino consortium authority"
-# Names of a machine for itself.
+# A machine's names for itself.
 OWN_NAMES = ("localhost", LOOPBACK, LOOPBACK_6)
 # Characters that X.509 allows in a name.
 NAME_LENGTH = 64

@@ -234,7 +234,7 @@ def submit_once(
         LostRun: It was lost.
         UserError: The SuperLink did not take it.
     """
-    # A home of Flower for this run alone: the user's own connections are not changed.
+    # A home of Flower for this run only: the user's own connections are not changed.
     with tempfile.TemporaryDirectory(prefix="sordino-flower-") as temporary, as_file(APP) as app:
         home = Path(temporary) / "home"
         write_connection(home, superlink.address, superlink.certificate)

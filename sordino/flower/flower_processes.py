@@ -68,7 +68,7 @@ def make_supervisor_command(folder: Path, port: int, *, insecure: bool) -> list[
 
     Args:
         folder: The client's folder.
-        port: Port of this machine for the node alone.
+        port: Port of this machine for the node only.
         insecure: Whether the node connects without TLS, for tests.
     """
     # By the interpreter itself and without the current folder: nothing is looked up by a name.
@@ -86,7 +86,7 @@ def make_node_arguments(
 
     Args:
         store: The client.
-        port: Where it listens on this machine, for its supervisor alone.
+        port: Where it listens on this machine, only for its supervisor.
         insecure: Whether it connects without TLS, for tests.
         secret: File of what its supervisor shows it: no other program gets a task.
 
@@ -157,7 +157,7 @@ def run_node(folder: Path, port: int, *, insecure: bool) -> None:
 
     Args:
         folder: The client's folder.
-        port: Port of this machine for the node alone.
+        port: Port of this machine for the node only.
         insecure: Whether the node connects without TLS, for tests.
 
     Raises:

@@ -188,7 +188,7 @@ def answer_request(
         # Kept, and its digest noted, before it is sent: if the connection breaks, the same bits are
         # sent again, and no round gets noise twice.
         answer = keep_upload(store, request, run, reply)
-    # A new message, made of the kept vector alone: whatever else the app wrote stays here.
+    # A new message, made only of the kept vector: whatever else the app wrote stays here.
     reply = upload_reply(message, answer.vector)
     if request.sums:
         signed = find_mask_signature(store, request)

@@ -1,7 +1,7 @@
 """Keeps a client's node alive: starts it, watches its heartbeats, starts it again, and says why.
 
 A SuperNode can be deaf: its process lives, its port says that it is healthy, and no message is
-ever answered. So the supervisor does not watch the process alone but also when it last looked for
+ever answered. So the supervisor watches not only the process but also when it last looked for
 messages, and when the SuperLink last accepted a heartbeat of it.
 """
 
@@ -68,7 +68,7 @@ class NodeSupervisor:
 
         Args:
             store: The client's folder.
-            port: Port of this machine for the node alone.
+            port: Port of this machine for the node only.
             insecure: Whether the node connects without TLS, for tests.
         """
         self._store = store

@@ -297,7 +297,7 @@ def read_mask_call(store: ClientStore, request: Request, protocol: Protocol) -> 
         RequestRefused: It is to be sent open and must not be, or the other way around.
     """
     secure = protocol.release.secure_sum is not None
-    # A server that leaves the masks out would see an upload under its client's noise alone, and
+    # A server that leaves the masks out would see an upload under its own client's noise only, and
     # what was agreed to is the price of a sum (docs/theory.md#a12).
     if secure != bool(request.sums):
         wanted = "under masks" if secure else "open"

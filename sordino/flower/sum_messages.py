@@ -278,7 +278,7 @@ def read_sum_reply(message: Message, kind: type[Any], expected: set[str] | None 
     Args:
         message: The message.
         kind: The type of the reply.
-        expected: Names of all its records; by default that of sums alone.
+        expected: Names of all its records; by default that of sums.
 
     Raises:
         MalformedMessage: It holds none.

@@ -134,7 +134,7 @@ class SecureRounds:
         Args:
             clients: The participants that are connected.
             round_index: Number of the round, from 0.
-            common_digest: Digest of what all of them are asked alike.
+            common_digest: Digest of what all of them are asked in common.
             size: The number of values in an upload.
             make_request: Makes the request for an upload.
 

@@ -64,7 +64,7 @@ class Request:
 
     @property
     def common_digest(self) -> bytes:
-        """SHA-256 of what all participants of a round are asked alike: masks are bound to it."""
+        """SHA-256 of what all participants of a round are asked: masks are bound to it."""
         head = f"sordino common request {self.training!r} {self.round} "
         parts = [head.encode(), self.protocol.encode(), arrays_digest(dict(self.arrays)).encode()]
         # Each part has a digest, so that none can take over the end of another.

@@ -172,7 +172,7 @@ class CustomMechanism(Mechanism[Custom]):
 
     @property
     def growing_entry(self) -> None:
-        # What the scale means, the factory alone knows.
+        # What the scale means, only the factory knows.
         return None
 
     @property
@@ -367,7 +367,7 @@ def find_worst_divergence(
         dimension: Number of coordinates.
 
     Raises:
-        UserError: The claim is good for one coordinate only, or is no nondecreasing function.
+        UserError: The claim is good for one coordinate only, or is not a nondecreasing function.
     """
     if shift == 0:
         return 0.0

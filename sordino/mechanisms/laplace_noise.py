@@ -1,7 +1,7 @@
 """Laplace noise on every coordinate (docs/theory.md#b2).
 
 A shift of s on one coordinate under noise of scale b; a vector with a clipped l1 norm is worst
-where one coordinate moves alone, one with a clipped l2 norm where all d coordinates move alike.
+where one coordinate moves alone, one with a clipped l2 norm where all d coordinates move equally.
 There Laplace noise behaves like Gaussian noise of standard deviation b, though its own is sqrt(2)
 b.
 """

@@ -29,7 +29,7 @@ def resnet18(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no images, or too small ones.
+        UserError: The records are not images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in resnet18((3, 32, 32), 10).parameters())
@@ -105,7 +105,7 @@ def vit_small(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no images that patches fill.
+        UserError: The records are not images that patches fill.
 
     Example:
         >>> sum(p.numel() for p in vit_small((3, 32, 32), 10).parameters())

@@ -56,7 +56,7 @@ def lenet5(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no images, or too small ones.
+        UserError: The records are not images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in lenet5((1, 28, 28), 10).parameters())
@@ -82,7 +82,7 @@ def prifedsync_mnist(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no images, or too small ones.
+        UserError: The records are not images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in prifedsync_mnist((1, 28, 28), 10).parameters())
@@ -101,7 +101,7 @@ def prifedsync_cifar(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no images, or too small ones.
+        UserError: The records are not images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in prifedsync_cifar((3, 32, 32), 10).parameters())
@@ -128,7 +128,7 @@ def udp_mnist(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no images, or too small ones.
+        UserError: The records are not images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in udp_mnist((1, 28, 28), 10).parameters())
@@ -154,7 +154,7 @@ def udp_cnn(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no images, or too small ones.
+        UserError: The records are not images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in udp_cnn((1, 28, 28), 10).parameters())
@@ -180,7 +180,7 @@ def udp_medical(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no images, or too small ones.
+        UserError: The records are not images, or too small ones.
 
     Example:
         >>> sum(p.numel() for p in udp_medical((3, 64, 64), 10).parameters())
@@ -204,7 +204,7 @@ def udp_wind(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no series.
+        UserError: The records are not series.
 
     Example:
         >>> sum(p.numel() for p in udp_wind((7, 48), 48).parameters())
@@ -234,7 +234,7 @@ def power_curve(input_shape: Shape, outputs: int) -> nn.Sequential:
         outputs: Classes, or predicted quantities.
 
     Raises:
-        UserError: The records are no series with an output for every hour.
+        UserError: The records are not series with an output for every hour.
 
     Example:
         >>> sum(p.numel() for p in power_curve((3, 48), 48).parameters())
@@ -295,7 +295,7 @@ def image_channels(model: str, input_shape: Shape, *, smallest: int) -> int:
         smallest: Height and width that images must have at least.
 
     Raises:
-        UserError: The records are no images, or too small ones.
+        UserError: The records are not images, or too small ones.
     """
     if len(input_shape) != 3:
         raise UserError(

@@ -37,7 +37,7 @@ class RandomFilters:
             input_shape: Channels, height and width of an image.
 
         Raises:
-            UserError: Records that are no images, or too small ones.
+            UserError: Records that are not images, or too small ones.
         """
         self.output_shape = find_feature_shape("random-filters", input_shape)
         shape = (FILTERS, input_shape[0], SIDE, SIDE)

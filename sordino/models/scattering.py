@@ -44,7 +44,7 @@ class Scattering:
             input_shape: Channels, height and width of an image.
 
         Raises:
-            UserError: Records that are no images, or too small ones.
+            UserError: Records that are not images, or too small ones.
         """
         self.output_shape = find_feature_shape("scattering", input_shape)
         _, height, width = input_shape

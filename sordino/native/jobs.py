@@ -155,7 +155,7 @@ class Call:
             self._give_batches()
 
     def give_rules(self, upload_noises: Sequence[float]) -> None:
-        """Gives every client the steps to make; clients that step alike share a rule.
+        """Gives every client the steps to make; clients with the same steps share a rule.
 
         Args:
             upload_noises: The deviation of the noise on every client's upload.

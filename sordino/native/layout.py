@@ -1,4 +1,4 @@
-"""The structures that Python and the compiled kernel share, and a check that both see them alike.
+"""The structures that Python and the compiled kernel share, and a check that they agree.
 
 The kernel reads memory that Python fills in, so every field must be at the same place for both.
 Each side describes its structures, enumerations and constants as names with numbers: C++ in
@@ -195,7 +195,7 @@ def find_layout_difference(theirs: dict[str, float]) -> str | None:
         theirs: The description of the library.
 
     Returns:
-        The name with both numbers; None if all is alike.
+        The name with both numbers; None if they agree.
 
     Example:
         >>> find_layout_difference(describe_layout() | {"Job.rule": 16})

@@ -229,7 +229,7 @@ def setting_pair(setting: Any, *, series: bool, height: int) -> tuple[int, int]:
 
     Args:
         setting: One number, or one for each dimension.
-        series: Whether the layer works on series, and so has it for their length alone.
+        series: Whether the layer works on series, and so has it only for their length.
         height: The setting for the height of a series.
 
     Raises:

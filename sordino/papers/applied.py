@@ -90,7 +90,7 @@ def published_bounds(protocol: Protocol) -> Bounds:
 
 @RULE_BOUNDS.register_others
 def _find_none(rule: LocalRule, protocol: Protocol, federation: Federation) -> Bounds:
-    """Returns nothing: the paper has theorems about FedAvg and FedProx alone."""
+    """Returns nothing: the paper has theorems only about FedAvg and FedProx."""
     return {}
 
 
@@ -139,7 +139,7 @@ def _find_cyclic(schedule: Cyclic, protocol: Protocol, federation: Federation) -
 
 @SCHEDULE_BOUNDS.register(StageWise)
 def _find_stage_wise(schedule: StageWise, protocol: Protocol, federation: Federation) -> Bounds:
-    """Returns Theorem 3(c), which needs no smoothness; it is about the power 1 alone."""
+    """Returns Theorem 3(c), which needs no smoothness; it is only about the power 1."""
     if schedule.power != 1:
         return {}
     steps = {"steps": protocol.local.steps, "rate": schedule.rate, **federation}

@@ -417,7 +417,7 @@ def participating_epsilon(
 ) -> float:
     """Returns the same when a client takes part in a round with a probability (docs/theory.md#c4).
 
-    It holds for the weak and the strong view alike.
+    It holds for the weak and the strong view.
 
     Args:
         batch: The number of records that a step draws.

@@ -1,4 +1,4 @@
-"""The claims of convergent-dp that are no theorems: remarks, quoted lemmas, equations, tables.
+"""The claims of convergent-dp that are not theorems: remarks, quoted lemmas, equations, tables.
 
 The theorems and the lemmas of its proofs are in `convergent_claims`.
 """

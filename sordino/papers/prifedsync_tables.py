@@ -45,7 +45,7 @@ class TableRow:
         limit_epsilon: The epsilon of that mu at delta.
         certified_epsilon: KR copies of C_{B/n}(G_{1/sigma}), from above.
         participating_epsilon: The same with the client sampling, which the paper leaves unused; for
-            the weak and the strong view alike.
+            the weak and the strong view.
     """
 
     printed: PrintedRow

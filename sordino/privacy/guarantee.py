@@ -48,7 +48,7 @@ class Guarantee:
         method: Which of the valid bounds this is, the smallest.
         assumptions: What the user vouched for and the bound uses; empty for an unconditional one.
         curve: The bound itself, for noise as it is drawn.
-        derivation: How it comes about, line by line, with theorem numbers.
+        derivation: Its derivation, line by line, with theorem numbers.
         unconditional: The smallest bound that needs nothing vouched for, where this one does.
         notes: What the guarantee is about, where a simulation makes it less than it seems.
         sees: What the adversary sees, in words; left out: what the view says.

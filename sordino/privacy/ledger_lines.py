@@ -186,8 +186,8 @@ class SharesGiven:
 class Sealed:
     """The last line of a run that has ended: digests of everything that it left behind.
 
-    It is no charge, and so none of a ledger's events. A run that was killed between this line and
-    its end is ended again, by the same line, or with fresh noise after further charges.
+    It is not a charge, and so not one of a ledger's events. A run that was killed between this line
+    and its end is ended again, by the same line, or with fresh noise after further charges.
 
     Attributes:
         status: How the run ended.

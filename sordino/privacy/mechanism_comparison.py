@@ -66,7 +66,7 @@ def mechanism_table(
         >>> [(row.mechanism, round(row.deviation, 2), row.best) for row in rows]
         [('gaussian', 3.73, True), ('laplace', 5.7, False), ('staircase', 32.83, False)]
     """
-    # Prices of models that are kept without noise are proved for normal noise alone.
+    # Prices of models that are kept without noise are proved only for normal noise.
     if protocol.keeps_models and not protocol.release.in_steps:
         raise UserError(
             "clients that keep models have gaussian noise alone: there are no mechanisms to "

@@ -1,4 +1,4 @@
-"""Noise that a client has for itself, by the Harmonizer of udp-fl (3.1, 3.3, Algorithm 3).
+"""Noise of a single client, by the Harmonizer of udp-fl (3.1, 3.3, Algorithm 3).
 
 Every client may name its own budget and mechanism, and gets the noise that it needs. The noise is
 calibrated for as many rounds as the client can expect to take part in, through Rényi divergences
@@ -170,7 +170,7 @@ def add_pull(rule: FedAvg, strength: float) -> FedProx:
 
 @PULLED.register(NoisySgd)
 def leave_steps(rule: NoisySgd, strength: float) -> NoisySgd:
-    """Returns the rule as it is: a pull after the noise is no release (docs/theory.md#b11).
+    """Returns the rule as it is: a pull after the noise is not a release (docs/theory.md#b11).
 
     Args:
         rule: Rule of the client.

@@ -324,7 +324,7 @@ def certify_run(
     paid = [event.round for event in events if isinstance(event, RoundCharged)]
     question = pose_question(protocol, view, unit, paid, sizes)
     release = protocol.release
-    # Where a client's own noise alone hides it, it does not matter who else contributed.
+    # Where a client's own noise by itself hides it, it does not matter who else contributed.
     alone = find_priced_view(question).view.is_server and not release.shuffled
     alone = alone or has_own_noise(protocol) or (release.in_steps and not adds_up(protocol))
     if alone or not find_missing_clients(events):
@@ -345,7 +345,7 @@ def certify_own_noise(
     delta: float,
     sizes: Sequence[int] | None,
 ) -> Guarantee:
-    """Returns the realised bound of a client that has noise for itself.
+    """Returns the realised bound of a client with its own noise.
 
     It holds against the server, and so against everybody.
 

@@ -341,7 +341,7 @@ def smooth_dynamics(
         )
     ]
     smoothness = protocol.assumptions.smoothness
-    # Scaling onto the l1 ball is no projection: it may stretch l2 distances by about sqrt(d)
+    # Scaling onto the l1 ball is not a projection: it may stretch l2 distances by about sqrt(d)
     # (docs/theory.md#a9).
     projects = protocol.release.clip_norm == "l2"
     if smoothness is not None and projects:

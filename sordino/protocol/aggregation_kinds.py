@@ -1,6 +1,6 @@
 """How the server joins the uploads of a round.
 
-Every kind says whether it `averages`: whether clients' noise adds up in it. Only of a mean is it
+Every kind says whether it `averages`: whether clients' noise adds up in it. Only for a mean is it
 known how far one upload moves it. It says whether the law of its result is known, so that a game
 can be played with it (`known_law`), and its name at the beginning of a sentence (`in_words`).
 """
@@ -32,7 +32,7 @@ class Mean(Value):
     # (docs/theory.md#a8).
     averages: ClassVar[bool] = True
     public: ClassVar[None] = None
-    # A mixing scales shift and noise alike, so the price of a round does not depend on it
+    # A mixing scales shift and noise equally, so the price of a round does not depend on it
     # (docs/theory.md#a8). One that falls makes the noise in the model fall with the steps
     # (docs/theory.md#a34).
     mixing: float | Schedule = entry(

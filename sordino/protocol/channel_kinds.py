@@ -12,7 +12,7 @@ from sordino.protocol.entries import Named, Value, entry
 from sordino.protocol.errors import InvalidValue
 from sordino.protocol.value_checks import Check, Integer
 
-# Fewer contributions than these are no sum.
+# Fewer contributions than these do not make a sum.
 SMALLEST_THRESHOLD = 2
 # Residues travel as unsigned integers of these widths.
 MODULUS_BITS = (32, 64)
@@ -165,7 +165,7 @@ class SecureAggregation(ChannelKind):
         if self.threshold > clients:
             allowed = f"from {SMALLEST_THRESHOLD} to federation.clients = {clients}"
             raise InvalidValue(key, self.threshold, allowed)
-        # Else the sums of most rounds would never be opened.
+        # Otherwise the sums of most rounds would never be opened.
         if self.threshold > participants:
             allowed = f"at most the {participants:g} clients that take part in a round"
             raise InvalidValue(key, self.threshold, allowed)

@@ -29,7 +29,7 @@ class Limits(Check):
             value: What was given.
 
         Raises:
-            InvalidValue: It is no pair of ascending numbers.
+            InvalidValue: It is not a pair of ascending numbers.
         """
         if not isinstance(value, (list, tuple)) or len(value) != 2:
             raise InvalidValue(key, value, self.values_allowed)
@@ -73,7 +73,7 @@ class Categories(Names):
         if not isinstance(raw, str):
             return self.accept_value(key, raw)
         try:
-            # Spreadsheets write a byte order mark first, which is no part of the first name.
+            # Spreadsheets write a byte order mark first, which is not part of the first name.
             lines = Path(raw).expanduser().read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
@@ -186,7 +186,7 @@ class SplitColumn(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupColumn(Value):
-    """A column that is no input; a partition may go by it, as by a hospital.
+    """A column that is not an input; a partition may use it, as by a hospital.
 
     Example:
         >>> GroupColumn(name="hospital").tag

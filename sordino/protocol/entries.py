@@ -290,7 +290,7 @@ class Tagged(Named):
         if self.tag_key not in raw:
             raise UserError(f"{key}.{self.tag_key} is missing: {one_of(by_tag)}.")
         tag = Choice(tuple(by_tag)).accept_value(f"{key}.{self.tag_key}", raw[self.tag_key])
-        # The tag is no field of the value, whose type says the same.
+        # The tag is not a field of the value, whose type says the same.
         rest = {k: v for k, v in raw.items() if k != self.tag_key}
         return decode_table(by_tag[tag], rest, key)
 
@@ -390,7 +390,7 @@ class Many(Check):
             raw: What TOML holds.
 
         Raises:
-            InvalidValue: It is no array.
+            InvalidValue: It is not an array.
         """
         if not isinstance(raw, list):
             raise InvalidValue(key, raw, f"an array of tables: [[{key}]]")

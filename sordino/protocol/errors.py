@@ -88,7 +88,7 @@ class InvalidValue(UserError):
             message += f" {advice}"
         super().__init__(message)
 
-    # An exception is pickled by its message alone; worker processes have to hand this one on with
+    # An exception is pickled by its message alone; worker processes have to pass this one on with
     # all its parts.
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.key, self.given, self.allowed, self.advice)

@@ -16,7 +16,7 @@ from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.spelling import refuse_unknown
 from sordino.protocol.values import Protocol
 
-# Fields of `Protocol` that share the table [federation]. Every other field has a table for itself,
+# Fields of `Protocol` that share the table [federation]. Every other field has its own table,
 # and the seed is by itself.
 FEDERATION = (
     "clients",
@@ -218,7 +218,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         text: Text of a protocol file.
 
     Raises:
-        UserError: The text is no TOML.
+        UserError: The text is not TOML.
     """
     try:
         return tomllib.loads(text)

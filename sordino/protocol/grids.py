@@ -237,7 +237,7 @@ def _make_grid(
 
 
 def _make_silent_grid(reach: float, contributions: int, bits: int) -> Grid:
-    """Returns the grid of a federation without noise, which nothing is promised about."""
+    """Returns the grid of a federation without noise, about which nothing is promised."""
     grid = Grid(scale=1.0, digits=0, bits=bits, contributions=contributions)
     farthest = reach if math.isfinite(reach) else 1 / SILENT_STEP
     # A power of two, so that rounding is the only thing that changes an update.

@@ -39,7 +39,7 @@ class Deviation(Number):
             value: What was given; None is the same as nothing.
 
         Raises:
-            InvalidValue: It is no finite number of the interval.
+            InvalidValue: It is not a finite number of the interval.
         """
         if value is None or value is LEFT_OUT:
             return LEFT_OUT
@@ -48,7 +48,7 @@ class Deviation(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseKind(Value):
-    """Base of every kind of noise, with the answers of noise that says its absolute size alone.
+    """Base of every kind of noise, with the answers of noise that has only an absolute size.
 
     Attributes:
         normal: Whether sums of it are such noise again, so that bounds count the noise of several
@@ -126,7 +126,7 @@ class Gaussian(NoiseKind):
     tag: ClassVar[str] = "gaussian"
     normal: ClassVar[bool] = True
     where: str = entry(Choice(PLACES), WHERE, "client")
-    # Left out, it is 0 with a multiplier and refused without one; given as 0, it is no noise.
+    # Left out, it is 0 with a multiplier and refused without one; given as 0, it means no noise.
     sigma: float = entry(
         Deviation(at_least=0),
         "standard deviation on each coordinate of an upload; of the mean, where the server adds it",

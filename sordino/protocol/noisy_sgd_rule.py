@@ -15,7 +15,7 @@ from sordino.protocol.value_checks import Choice, Integer, Number
 
 # A record of a fixed batch can only be replaced; one of a Poisson batch may also be absent.
 SAMPLINGS = ("fixed", "poisson")
-# Each works on noisy sums alone, so none of them changes the price.
+# Each works only on noisy sums, so none of them changes the price.
 OPTIMIZERS = ("sgd", "momentum", "adam", "adagrad")
 DRAWS = ("secret", "public")
 DRAWS_DOC = "whether adversaries know which records a step draws: secret as the noise is, or public"

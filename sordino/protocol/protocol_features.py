@@ -22,7 +22,7 @@ class Feature:
     """Something that a protocol may have.
 
     Attributes:
-        words: How it is called in the documentation, by the keys of the file.
+        words: Its name in the documentation, by the keys of the file.
         had_by: Whether a protocol has it.
     """
 
@@ -31,7 +31,7 @@ class Feature:
 
 
 def find_own_mechanism(protocol: Protocol) -> str | None:
-    """Returns a mechanism that a client chose for itself, or None.
+    """Returns a mechanism that a client chose itself, or None.
 
     Args:
         protocol: The federation, as its file describes it.

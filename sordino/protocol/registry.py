@@ -15,7 +15,7 @@ NOTHING: Any = object()
 
 
 class UnknownKind(UserError, TypeError):
-    """A kind for which a registry holds nothing, and therefore refuses to go on.
+    """A kind for which a registry holds nothing, and which it therefore refuses.
 
     Example:
         >>> UnknownKind("no price for the local rule Nova").exit_code
@@ -101,7 +101,7 @@ class Registry(Generic[Held]):
         """Registers what holds for every kind of the part that registers nothing itself.
 
         It is for answers that are true of any new kind, such as "not in the native kernel". A type
-        that is no kind of the part is refused nevertheless.
+        that is not a kind of the part is refused nevertheless.
 
         Args:
             held: What holds for the others; a decorated function is returned as it is.

@@ -73,7 +73,8 @@ class Lot:
             >>> lot.find_rate(50, 100.0)
             0.05
         """
-        # Coins fall alike for all records of the federation; a fixed number is of one client.
+        # Coins have one probability for all records of the federation; a fixed number belongs to
+        # one client.
         among = mean_records if self.varying else records
         return min(1.0, self.batch / among)
 
@@ -164,7 +165,8 @@ class NoisySteps:
         varying_batches: Whether the size of a batch is random, each record being in it by a
             separate coin (Poisson).
         secret_batches: Whether nobody but the client knows which records its steps draw.
-        plain: Whether the upload is made of the noisy sums alone, by no optimizer with a state.
+        plain: Whether the upload is computed only from the noisy sums, by no optimizer with a
+            state.
     """
 
     in_steps: ClassVar[Literal[True]] = True

@@ -1,7 +1,7 @@
 """What a client does in a round.
 
 Rules whose noise is on one sum of a lot, or in every step, have files of their own
-(`dp_sgd_rule.py`, `noisy_sgd_rule.py`). What may be asked of a rule says `local_rule.py`.
+(`dp_sgd_rule.py`, `noisy_sgd_rule.py`). `local_rule.py` says what may be asked of a rule.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FedAvg(RuleKind):
 
     @property
     def pull(self) -> float:
-        """Strength of all that pulls a step to public models: here weight decay alone."""
+        """Strength of all that pulls a step to public models: here only weight decay."""
         return self.weight_decay
 
     @property
@@ -150,7 +150,7 @@ class Bezier(FedAvg):
     """Like `FedAvg` with steps of 1/L; a random point of a curve is sent (udp-fl Eq. 6).
 
     The Bezier curve leads back to the global model. The protocol says L in
-    `assumptions.smoothness`. The clip alone bounds what an upload reveals, whatever L is.
+    `assumptions.smoothness`. Only the clip bounds what an upload reveals, whatever L is.
 
     Example:
         >>> from sordino.protocol import Constant

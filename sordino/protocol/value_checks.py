@@ -82,10 +82,10 @@ class Number(Check):
             value: What was given.
 
         Raises:
-            InvalidValue: It is no finite number of the interval.
+            InvalidValue: It is not a finite number of the interval.
         """
         # In Python true is a number; in a protocol it is a mistake.
-        # Numbers of numpy count, which are no floats of Python.
+        # Numbers of numpy count, which are not Python floats.
         if isinstance(value, bool) or not isinstance(value, Real):
             raise InvalidValue(key, value, self.values_allowed)
         try:
@@ -206,7 +206,7 @@ class Text(Check):
             value: What was given.
 
         Raises:
-            InvalidValue: It is no string, is empty, or has control characters.
+            InvalidValue: It is not a string, is empty, or has control characters.
         """
         if (
             not isinstance(value, str)

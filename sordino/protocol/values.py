@@ -87,7 +87,7 @@ class Assumptions(Value):
 class ClientBudget(Value):
     """One client's limit on what its uploads may reveal.
 
-    The client is no longer asked once the next round would pass it.
+    The client takes no further part once the next round would pass it.
 
     Example:
         >>> ClientBudget(id=3, epsilon=2.0).delta
@@ -198,7 +198,7 @@ class Protocol(Value):
     def adjacency(self) -> str:
         """What neighbouring data sets are: as given, or as suits the rule.
 
-        To add or remove a record suits Poisson batches alone.
+        To add or remove a record suits only Poisson batches.
         """
         if self.privacy.adjacency is not None:
             return self.privacy.adjacency
@@ -216,7 +216,7 @@ class Protocol(Value):
         """The grid of integers that uploads lie on; None where they are floating-point numbers.
 
         Raises:
-            UserError: The number of the model's parameters is not said, or no grid fits.
+            UserError: The number of the model's parameters is not stated, or no grid fits.
         """
         release = self.release
         if release.in_steps or not release.integers:
@@ -245,7 +245,7 @@ class Protocol(Value):
 
     @property
     def draws_coins(self) -> bool:
-        """Whether a lot holds each record of the federation with one and the same probability."""
+        """Whether a lot holds each record of the federation with the same probability."""
         return self.local.joins_lot and self.local.varying_batches
 
     @property

@@ -168,8 +168,11 @@ class View:
         return f"{self.kind}:{self.colluders}" if self.colluders > 0 else self.kind
 
 
-View.SERVER, View.ROUNDS, View.FINAL = View("server"), View("rounds"), View("final")
-View.WEAK, View.STRONG = View("weak"), View("strong")
+View.SERVER = View("server")
+View.ROUNDS = View("rounds")
+View.FINAL = View("final")
+View.WEAK = View("weak")
+View.STRONG = View("strong")
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,7 @@ def all_views(clients: int, colluders: int = 0) -> tuple[View, ...]:
 
     Args:
         clients: The number of clients of the federation.
-        colluders: How many clients may help the server, where it learns sums alone.
+        colluders: How many clients may help the server, where it learns only sums.
 
     Returns:
         Server, with colluders where there are some, rounds, one curious participant, all clients

@@ -75,7 +75,7 @@ def keep_about(folder: Path, **said: str | None) -> About:
 
     Args:
         folder: The run's folder.
-        **said: The attributes of `About`; None for those that are not said.
+        **said: The attributes of `About`; None for those that are not stated.
 
     Returns:
         Everything its owner says about it.

@@ -66,7 +66,7 @@ def draw_attacks(summary: RunSummary) -> Picture | None:
             color=COLOURS["orange"],
             zorder=3,
         )
-    # Marks without points, for the legend alone.
+    # Marks without points, only for the legend.
     axes.scatter([], [], marker="|", color=COLOURS["muted"], label="without seeing anything")
     axes.scatter([], [], marker="o", color=COLOURS["orange"], label="the attack")
     labels = [shorten_label(f"{attack.name}, {attack.metric}", 34) for attack in shown]

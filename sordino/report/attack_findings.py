@@ -45,7 +45,7 @@ def _add_group(
     head: tuple[str, str],
     lines: dict[str, dict[str, str]],
 ) -> None:
-    """Adds the lines of one noise and round; the first line alone names them."""
+    """Adds the lines of one noise and round; only the first line names them."""
     for number, (method, cells) in enumerate(lines.items()):
         table.add_row(
             *(head if number == 0 else ("", "")),

@@ -137,7 +137,7 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
 
 
 def label_first(word: str, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns rows of which the first alone has a word.
+    """Returns rows of which only the first has a word.
 
     Args:
         word: What the lines are about.
@@ -221,7 +221,7 @@ def repeats_document(runs: list[Run]) -> dict[str, Any]:
     Returns:
         Every run, mean and spread of the last scores, and whether these are covered.
     """
-    # They differ in their seeds alone, so all are scored on the same records.
+    # They differ only in their seeds, so all are scored on the same records.
     source = find_test_source(runs[0])
     return {
         "runs": [run_document(run) for run in runs],
@@ -263,7 +263,7 @@ def sparkline(values: np.ndarray, encoding: str = "utf-8", width: int = 30) -> s
         The line; nothing for fewer than three values, or for a constant.
     """
     finite = values[np.isfinite(values)]
-    # Two points are no curve.
+    # Two points do not make a curve.
     if len(finite) < 3:
         return ""
     chosen = np.linspace(0, len(finite) - 1, min(width, len(finite))).round().astype(int)

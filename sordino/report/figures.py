@@ -437,7 +437,7 @@ def draw_clients(summary: RunSummary) -> Picture | None:
         summary: Summary of a run.
 
     Returns:
-        None where all clients are alike.
+        None where all clients have spent the same.
     """
     rows = summary.clients
     priced: list[tuple[int, ClientSpending, float]] = []

@@ -258,7 +258,7 @@ def _join_caveats(summary: RunSummary) -> str:
 
 
 def _make_slug(name: str) -> str:
-    """Returns a name in lower case, with underscores for all that is no letter or digit."""
+    """Returns a name in lower case, with underscores for all but letters and digits."""
     letters = [letter if letter.isalnum() else "_" for letter in name.lower()]
     return "".join(letters).strip("_")
 

@@ -16,8 +16,9 @@ from sordino.report.run_summary import find_last_scores
 # Over T rounds moves add up to T of them and independent noise to sqrt(T): below 1 the noise has
 # moved the model further than the data have.
 LEAST_OF_UPLOADS = 1.0
-# Of steps the best case is known alone: all gradients as long as the clip, in one direction. Where
-# not even that is this many times the noise, no training learned anything; ten times as much did.
+# Of steps only the best case is known: all gradients are as long as the clip, in one direction.
+# Where not even that is this many times the noise, no training learned anything; ten times as
+# much did.
 LEAST_OF_STEPS = 10.0
 # Times the loss before training, at which being right is luck.
 ABSURD = 20.0

@@ -220,7 +220,7 @@ def describe_own_models_of(summary: RunSummary) -> str:
 
 
 def describe_clients(summary: RunSummary) -> str:
-    """Says how often clients took part, and what each has spent where all are alike.
+    """Says how often clients took part, and what each has spent, once where all spent the same.
 
     Args:
         summary: Summary of the run.
@@ -399,7 +399,7 @@ def shorten_protocol(text: str) -> str:
 
 
 def list_derivations(summary: RunSummary) -> list[dict[str, Any]]:
-    """Lists how each bound comes about.
+    """Lists the derivation of each bound.
 
     Args:
         summary: Summary of the run.

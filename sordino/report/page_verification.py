@@ -225,7 +225,7 @@ def find_other_difference(run: Run, document: dict[str, Any]) -> Difference | No
     for name, values in shown.items():
         for number, value in zip(shown["round"], values, strict=True):
             true = to_json_value(run.metrics[name][index_of[number]])
-            # What was left out of a page is no difference.
+            # What was left out of a page is not a difference.
             if value is not None and value != true:
                 return Difference(f"{name} of round {number} is {value} there", unsafe=True)
     for name in ("loss", "accuracy"):

@@ -58,7 +58,7 @@ def print_page(page: Path) -> Path:
     """
     program = find_browser()
     target = page.with_suffix(".pdf")
-    # A profile for this call alone: the user's own browser may be running.
+    # A profile for this call only: the user's own browser may be running.
     with tempfile.TemporaryDirectory(prefix="sordino-") as profile:
         # Printed there first, so that a failure leaves no half page next to the report.
         printed = Path(profile) / "page.pdf"

@@ -83,7 +83,7 @@ def choose_run_headline(run: Run) -> Headline:
         As for its protocol; but the last model of a diverged run counts as one of all models.
     """
     headline = choose_headline(run.protocol)
-    # When a run diverges depends on its data, so its last model alone is promised nothing.
+    # When a run diverges depends on its data, so nothing is promised about its last model alone.
     if headline.view == View.FINAL and run.status == "diverged":
         return headline._replace(view=View.ROUNDS)
     return headline
@@ -101,7 +101,8 @@ def list_views(run: Run) -> tuple[View, ...]:
     views = all_views(run.protocol.clients, run.protocol.channel.colluders)
     if run.status != "diverged":
         return views
-    # When a diverging run stops depends on the data, so its last model alone is promised nothing.
+    # When a diverging run stops depends on the data, so nothing is promised about its last model
+    # alone.
     return tuple(view for view in views if view != View.FINAL)
 
 

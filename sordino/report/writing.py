@@ -85,7 +85,7 @@ def write_page(page: str, target: Path) -> Path:
 def write_final_report(run: Run, say: Callable[[str], None]) -> None:
     """Writes the report of a training that has ended, and never fails.
 
-    The report is no part of the training: whatever goes wrong with it is only said.
+    The report is not part of the training: whatever goes wrong with it is only said.
 
     Args:
         run: What was trained.

@@ -378,7 +378,7 @@ def train_plan(plan: SweepPlan, place: SweepFolder, options: SweepOptions) -> Sw
         engine=options.engine,
         workers=options.workers,
         device=options.device,
-        # A sweep compares the last models alone.
+        # A sweep compares only last models.
         evaluate_every=max(one.rounds for one in plans),
         on_round=options.on_round,
         on_end=note_end,

@@ -66,7 +66,7 @@ class CurveAccountant(RdpAccountant):  # type: ignore[misc]
         return None
 
     def join_curve(self) -> RenyiCurve:
-        """Returns what was composed so far, as a curve that refuses what is no number."""
+        """Returns what was composed so far, as a curve that refuses what is not a number."""
         return RenyiCurve(
             orders=tuple(float(order) for order in self._orders),
             values=tuple(float(value) for value in self._rdp),

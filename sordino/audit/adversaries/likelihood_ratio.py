@@ -266,7 +266,7 @@ class Adversary:
             parts = shares * (self._weights.max() / self._weights)
         variance = np.square(parts[:, honest]).sum(axis=1) * client_variance
         variance = self._mixing**2 * (variance + server_noise(protocol) ** 2)
-        # Without noise any finite scale ranks trainings alike.
+        # Without noise any finite scale ranks trainings equally.
         return np.where(variance > 0, variance, 1.0)
 
     def _score_normal_rest(
@@ -356,7 +356,7 @@ def log_density(noise: Noise, values: np.ndarray) -> np.ndarray:
     """Returns the logarithm of the density of vectors of noise, up to a constant.
 
     Args:
-        noise: The noise. Without noise any finite scale ranks trainings alike, and 1 is used.
+        noise: The noise. Without noise any finite scale ranks trainings equally, and 1 is used.
         values: One vector per row.
 
     Example:

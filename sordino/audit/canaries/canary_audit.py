@@ -167,7 +167,7 @@ def find_unit(question: CanaryQuestion) -> str:
         UserError: Another unit was asked for.
     """
     unit = UNIT_OF[question.kind]
-    # "record" is the default of the option, so canary clients take it as not said.
+    # "record" is the default of the option, so canary clients take it as not stated.
     if question.unit not in (unit, "record"):
         raise UserError(
             f"--unit {question.unit} with --one-run {question.kind}: "

@@ -29,9 +29,9 @@ from sordino.audit.noise.normal_scores import (
 _PAIRED = 2048
 # Values in a row that are compared with every other such stretch.
 _STRETCH = 8
-# Fewer values in a row can be alike by chance.
+# Fewer values in a row can be equal by chance.
 _SHORTEST_STRETCH = 4
-# Cells per standard deviation, in which the first values of alike stretches agree.
+# Cells per standard deviation, in which the first values of equal stretches agree.
 _CELLS = 64
 # An odd multiplier whose products fill all 64 bits (2^64 over the golden ratio).
 _HASH_MULTIPLIER = 0x9E3779B97F4A7C15

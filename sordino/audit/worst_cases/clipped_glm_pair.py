@@ -36,7 +36,7 @@ def make_clipped_glm_pair(request: PairRequest) -> Pair:
     Args:
         request: The protocol and the adversary.
     """
-    # The registry asks this function about its own rule alone.
+    # The registry asks this function only about its own rule.
     rule = cast(ClippedGlm, request.protocol.local)
     attacked = request.attacked
     parts = assign_records(request.sizes)

@@ -108,8 +108,8 @@ def make_clipped_steps_pair(request: PairRequest) -> Pair:
 def make_linear_pair(request: PairRequest, shape: LinearShape) -> Pair:
     """Returns linear losses that are turned around in the attacked client.
 
-    The record acts on all parameters alike: a clip that looks at one at a time must not pass for a
-    clip of the norm, and noise drawn for each coordinate reveals most along the diagonal.
+    The record acts on all parameters equally: a clip that looks at one at a time must not pass for
+    a clip of the norm, and noise drawn for each coordinate reveals most along the diagonal.
 
     Args:
         request: The protocol and the adversary.

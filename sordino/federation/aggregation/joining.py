@@ -61,7 +61,7 @@ def start_joining(incoming: Incoming) -> Joining:
         incoming: The facts about them.
 
     Raises:
-        UnknownKind: Nobody said how uploads are joined by this aggregation.
+        UnknownKind: No joining is registered for this aggregation.
     """
     rule = incoming.setup.protocol.aggregation
     return JOININGS.of(rule)(rule, incoming)
@@ -96,7 +96,7 @@ def weigh_clients(setup: Setup) -> np.ndarray:
     rule = setup.protocol.aggregation
     if not rule.weighs_noise:
         return upload_weights(rule, setup.sizes)
-    # A multiplier is no size of noise yet.
+    # A multiplier is not a size of noise yet.
     noises = [setup.release.find_released_noise(noise) for noise in setup.noises]
     variances = np.array([mechanism_of(noise).deviation for noise in noises]) ** 2
     if not variances.all():
@@ -125,7 +125,7 @@ def project_model(weights: np.ndarray, centre: np.ndarray, diameter: float) -> n
     distance = np.linalg.norm(move, axis=-1, keepdims=True)
     radius = diameter / 2 * (1 - 1e-6)
     # Rounding moves every coordinate by half a unit in its last place; a ball that is smaller than
-    # that holds its centre alone.
+    # that holds only its centre.
     length = np.linalg.norm(centre.astype(np.float64), axis=-1, keepdims=True)
     rounding = np.finfo(weights.dtype).eps * (length + radius)
     inside = np.maximum(radius - rounding, 0.0)

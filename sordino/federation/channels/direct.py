@@ -13,7 +13,7 @@ from sordino.randomness import Stream
 
 @CHANNELS.register(Direct)
 class DirectDelivery:
-    """Hands every upload on at once. It holds nothing."""
+    """Passes every upload on at once. It holds nothing."""
 
     def __init__(self, stream: Stream) -> None:
         """Opens the channel; nothing is drawn from the stream."""

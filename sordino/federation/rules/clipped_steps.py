@@ -166,7 +166,7 @@ def clipped_step(
     )
     broken = 0
     # A gradient that is not finite counts as zero: the step then depends on the data no more than
-    # a clipped one, and failing is no side channel.
+    # a clipped one, and failing is not a side channel.
     if not math.isfinite(float(norms.sum())):
         finite = torch.isfinite(norms)
         gradients = torch.where(finite, gradients, 0.0)

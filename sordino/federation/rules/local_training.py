@@ -1,4 +1,4 @@
-"""What a client is asked to do in a round and what comes of it, in terms all local rules share."""
+"""What a client is asked to do in a round, and the result, in terms all local rules share."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def train_client(worker: Worker, task: Assignment) -> LocalResult:
         The model after the steps, without noise on the upload.
 
     Raises:
-        UnknownKind: Nobody said how clients of this rule are trained.
+        UnknownKind: No training is registered for clients of this rule.
     """
     rule = worker.setup.protocol.local
     return LOCAL_RULES.of(rule)(rule, worker, task)

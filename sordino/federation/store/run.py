@@ -294,7 +294,7 @@ def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]
         The arrays by name.
 
     Raises:
-        UserError: A row lacks a metric, or has one that is no number.
+        UserError: A row lacks a metric, or has one that is not a number.
     """
     names = [f.name for f in fields(RoundMetrics)]
     # Not every run has all metrics; those that it lacks are not known.

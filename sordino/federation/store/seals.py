@@ -261,7 +261,7 @@ def missing_seal(
     opened: Opened,
     reading: Reading,
 ) -> SealCheck | None:
-    """Returns what there is to say where the ledger's last line is no seal.
+    """Returns what there is to say where the ledger's last line is not a seal.
 
     Args:
         place: The run folder.

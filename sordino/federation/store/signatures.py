@@ -334,7 +334,7 @@ def read_signature(path: Path) -> RunSignature | None:
             files={str(name): str(value) for name, value in document["files"].items()},
             signature=str(document["signature"]),
         )
-        # A key that is no hexadecimal has no fingerprint, so the file could not even be named.
+        # A key that is not hexadecimal has no fingerprint, so the file could not even be named.
         bytes.fromhex(signature.public)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -148,7 +148,7 @@ class HiddenCurve(LossCurve):
         # Either bound holds by itself; one whose moments overflow is not a number and says nothing.
         smaller = np.fmin(known, hidden)
         total = float(rounds.counts @ smaller)
-        # No bound was found: accountants would take a value that is no number for a price of 0.
+        # No bound was found: accountants would take a value that is not a number for a price of 0.
         return math.inf if math.isnan(total) else total
 
 

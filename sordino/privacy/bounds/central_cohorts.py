@@ -94,7 +94,8 @@ def find_spread(question: Question, number: float, *, planned: bool) -> float:
     if protocol.aggregation.fixed_denominator:
         by = find_denominator(protocol)
     if not question.equal_shares:
-        # How large the client's share of the mean is, is not known: at worst it is alone in it.
+        # The client's share of the mean is not known: at worst no other client is in
+        # it.
         by = 1.0
         honest = 1.0
         if shares is not None and planned and not protocol.participation.draws:

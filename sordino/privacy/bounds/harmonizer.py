@@ -1,6 +1,6 @@
-"""Clients with noise each for itself: the worst of them counts (udp-fl's Harmonizer).
+"""Clients with individual noise: the worst of them counts (udp-fl's Harmonizer).
 
-Once a client's budget is spent it is no longer asked (`participation_caps`).
+Once its budget is spent, a client takes no further part (`participation_caps`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sordino.protocol import ClientBudget, Everyone, Protocol, View
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether clients have noise each for itself.
+    """Returns whether clients have individual noise.
 
     Args:
         question: The protocol that is priced, against which view and for which unit.
@@ -65,7 +65,7 @@ def own_guarantees(question: Question) -> dict[int, Guarantee]:
     """Returns every client's guarantee against the server; clients of one kind share one.
 
     Args:
-        question: The question of a protocol whose clients have noise each for itself.
+        question: The question of a protocol whose clients have individual noise.
     """
     by_kind: dict[tuple[Protocol, int], Guarantee] = {}
     by_client = {}
@@ -105,7 +105,7 @@ def price_client(question: Question, alone: Protocol, cap: int, records: int | N
 def certify_alone(
     alone: Protocol, unit: str, rounds: tuple[int, ...], records: int | None
 ) -> Guarantee:
-    """Returns the guarantee against the server in a federation of clients that are all alike.
+    """Returns the guarantee against the server in a federation of clients that are all the same.
 
     Args:
         alone: The federation.

@@ -59,7 +59,7 @@ def bound_joined_steps(
         strongest: Largest mu for which batches are counted as hiding.
     """
     priced = find_priced_view(question)
-    # The server sees every upload, each under its client's noise alone.
+    # The server sees every upload, each under its own client's noise only.
     if not adds_up(question.protocol) or priced.view.is_server or math.isinf(mu):
         return
     how = (
@@ -75,7 +75,7 @@ class JoinedStep:
     """One noisy sum a round, to which several clients' noise is added.
 
     Attributes:
-        mu: Mu of the sum, under one client's noise alone.
+        mu: Mu of the sum, under one client's noise only.
         rate: Probability that a batch holds the unit.
         draw: How batches are drawn and what neighbours are.
         strongest: Largest mu for which batches are counted as hiding.
@@ -207,7 +207,7 @@ def make_joined_round(mu: float, rate: float, draw: str, cohort: Cohort, planned
         total = np.zeros_like(epsilons)
         for one, mass in zip(mus, cohort.masses, strict=True):
             total = total + mass * find_deltas(epsilons, one, rate)
-        # Else the client takes no part, which is seen, and nothing about it is learnt
+        # Otherwise the client takes no part, which is seen, and nothing about it is learnt
         # (docs/theory.md#a10).
         return cohort.probability * total
 

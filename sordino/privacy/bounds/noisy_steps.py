@@ -3,8 +3,8 @@
 Given all that was released before, a step releases a sum of clipped gradients under noise.
 Whatever is made of such sums is post-processing: optimizers, models, what the server and other
 clients do with them. So one bound holds against the server and everyone behind it: server,
-rounds, coalition, final, weak and strong alike. With one plain step a round, an adversary who
-sees means alone learns less (`joined_steps`).
+rounds, coalition, final, weak and strong. With one plain step a round, an adversary who
+sees only means learns less (`joined_steps`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def observe_steps(question: Question) -> Observation:
     Args:
         question: The protocol that is priced, against which view and for which unit.
     """
-    # Where the others' noise adds up in the mean, more is promised to those who see means alone.
+    # Where the others' noise adds up in the mean, a smaller bound holds against adversaries that
+    # see only means.
     if adds_up(question.protocol) and not question.view.is_server:
         return Observation.MODELS
     return Observation.STEPS
@@ -135,7 +136,7 @@ def single_client_bounds(
     Args:
         question: The protocol that is priced, against which view and for which unit.
         price: Price of a step.
-        lines: How the price comes about.
+        lines: The derivation of the price.
     """
     release = noisy_steps_of(question.protocol)
     rounds = len(question.rounds)

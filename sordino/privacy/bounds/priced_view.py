@@ -37,7 +37,7 @@ OBSERVATIONS.register("rounds", "coalition", "weak", "strong")(Observation.MODEL
 OBSERVATIONS.register("final")(Observation.LAST)
 
 # What the adversary of an audit is given where nobody has built a game for what its view shows. It
-# is more, so what is measured is no lower bound for the view, and is not called one.
+# is more, so what is measured is not a lower bound for the view, and is not called one.
 GIVEN_INSTEAD = {Observation.SOME_MODELS: Observation.MODELS}
 
 
@@ -74,7 +74,7 @@ def find_priced_view(question: Question) -> PricedView:
         Args:
             reason: A sentence for the derivation.
         """
-        # Where the server learns sums alone, the noise of those who help it hides nothing.
+        # Where the server learns only sums, the noise of its helpers hides nothing.
         return PricedView(view=View("server", question.colluders), sentence=f"{sees} {reason}")
 
     if not protocol.aggregation.averages:

@@ -1,4 +1,4 @@
-"""The list of all providers, which prices, realised prices, events and audits ask alike."""
+"""The list of all providers, which prices, realised prices, events and audits all ask."""
 
 from __future__ import annotations
 

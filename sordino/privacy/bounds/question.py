@@ -63,7 +63,7 @@ class Bound:
     Attributes:
         curve: The bound itself.
         method: What it is called.
-        lines: How it comes about, line by line.
+        lines: Its derivation, line by line.
         vouched: What the user vouches for.
     """
 
@@ -305,7 +305,7 @@ def check_rounds(rounds: Sequence[int]) -> np.ndarray:
         rounds: The numbers.
 
     Raises:
-        InvalidValue: Something among them is no whole number of at least 0.
+        InvalidValue: Something among them is not a whole number of at least 0.
 
     Example:
         >>> check_rounds(range(2))
@@ -339,7 +339,7 @@ def check_sizes(protocol: Protocol, sizes: Sequence[int]) -> tuple[int, ...]:
         sizes: Number of records of every client.
 
     Raises:
-        InvalidValue: There are too few or too many, or one of them is no number of records.
+        InvalidValue: There are too few or too many, or one of them is not a number of records.
     """
     found = tuple(sizes)
     whole = all(
@@ -358,7 +358,7 @@ def check_sizes(protocol: Protocol, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def has_own_noise(protocol: Protocol) -> bool:
-    """Returns whether clients have noise or a pull each for itself, so that each has its price.
+    """Returns whether clients have individual noise or pulls, so that each has its own price.
 
     Args:
         protocol: The federation that is priced.

@@ -111,7 +111,7 @@ def priced_noise(question: Question) -> Noise:
 
 
 def describe_clones(question: Question, crowd: Crowd, shift: float) -> tuple[str, ...]:
-    """Returns how the bound comes about, line by line.
+    """Returns the derivation of the bound, line by line.
 
     Args:
         question: The protocol that is priced, against which view and for which unit.

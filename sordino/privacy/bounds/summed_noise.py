@@ -1,4 +1,4 @@
-"""Who hides a client where the server learns sums alone (docs/theory.md#a12, #a19).
+"""Who hides a client where the server learns only sums (docs/theory.md#a12, #a19).
 
 The noise of all honest contributions to a sum adds up. Before a run, only as many are counted on
 as a sum must have to be opened; after it, as many as there were.

@@ -103,7 +103,7 @@ def require_probability(**values: float) -> None:
 
 
 def require_whole(*, at_least: int, **values: int) -> None:
-    """Refuses values that are no whole numbers of at least `at_least`.
+    """Refuses values that are not whole numbers of at least `at_least`.
 
     Args:
         at_least: The smallest number that is allowed.

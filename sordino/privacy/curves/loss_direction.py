@@ -283,7 +283,7 @@ def join_sides(
         interval: The grid.
         gains: Multiples of the interval from 0 on, the masses of all but the first as
             `connect_dots` gives them, and the mass of infinite loss.
-        gains_reversed: The same for the other direction; by default the two are alike.
+        gains_reversed: The same for the other direction; by default the two are the same.
 
     Returns:
         The law of the loss, negative losses included.

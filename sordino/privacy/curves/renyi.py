@@ -347,7 +347,7 @@ def convex_profile(
         start = ends[left]
         end = ends[right]
         inside = np.clip(wanted, start, end)
-        # (e^w - e^a) / (e^b - e^a), by differences alone: e^w itself may be beyond all numbers.
+        # (e^w - e^a) / (e^b - e^a), only by differences: e^w itself may be beyond all numbers.
         share = np.exp(inside - end) * np.expm1(start - inside) / np.expm1(start - end)
         rise = heights[right] - heights[left]
         chords = heights[left] + rise * share

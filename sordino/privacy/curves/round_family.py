@@ -1,4 +1,4 @@
-"""Rounds that differ in their shifts alone, such as those of a falling learning rate.
+"""Rounds that differ only in their shifts, such as those of a falling learning rate.
 
 Adding ten thousand laws two by two takes half a minute; this takes a tenth of a second. Rounds that
 matter are put on grids, rounds of similar size on one, and convolved by a single product of Fourier
