@@ -18,7 +18,7 @@ from sordino.audit.audit_subject import (
     load_subject,
     refuse_empty_release,
 )
-from sordino.audit.engine_check import checked_engines
+from sordino.audit.engine_check import check_engines
 from sordino.audit.fewest_contributions import leave_fewest, with_known_grid
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.kept_uploads import replay_kept_uploads
@@ -262,7 +262,7 @@ def finish_game(
     game.prepare()
     watch.on_start(game, certified, place.path)
     # The engine is compared first: if it trains something else, no game says anything about it.
-    engine = checked_engines(game, choose_engines(subject, game), watch.workers)
+    engine = check_engines(game, choose_engines(subject, game), watch.workers)
     if subject.run is not None and subject.run.is_dir():
         with single_threaded():
             kept = replay_kept_uploads(subject.run)

@@ -336,7 +336,7 @@ class EngineTrial:
         return replace(found, noise=left, strays=np.stack(replay.strays))
 
 
-def checked_engines(game: Game, engines: Sequence[str], workers: int | None) -> EngineCheck:
+def check_engines(game: Game, engines: Sequence[str], workers: int | None) -> EngineCheck:
     """Repeats a sample of a game's trainings by engines, and compares.
 
     Args:

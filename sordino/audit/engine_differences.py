@@ -78,7 +78,7 @@ def compare_sample(
     for t, row in enumerate(rows):
         for n, rounds in enumerate(made):
             if t < len(rounds):
-                apart = differences(setup, sample, row, n, rounds[t])
+                apart = list_differences(setup, sample, row, n, rounds[t])
                 found = join_differences(found, apart, t)
     return found
 
@@ -101,7 +101,7 @@ def join_differences(
     return found
 
 
-def differences(
+def list_differences(
     setup: Setup,
     sample: EngineSample,
     row: RoundTable,
@@ -128,12 +128,12 @@ def differences(
     before = largest_of(row.before[n])
     for client, vector in uploads.items():
         sent = read_sent_model(setup, client, row.before[n], vector)
-        apart = relative(sent, row.uploads[client, n], before)
+        apart = relative_difference(sent, row.uploads[client, n], before)
         yield (
             apart,
             f"{engine}, client {client}, {where}: its upload is {apart:.3g} of its size away",
         )
-    apart = relative(made.after.weights, row.after[n], before)
+    apart = relative_difference(made.after.weights, row.after[n], before)
     yield apart, f"{engine}, {where}: the server's model is {apart:.3g} of its size away"
 
 
@@ -147,7 +147,7 @@ def largest_of(values: np.ndarray) -> float:
     return float(np.abs(finite, dtype=np.float64).max(initial=0.0))
 
 
-def relative(found: np.ndarray, expected: np.ndarray, least: float) -> float:
+def relative_difference(found: np.ndarray, expected: np.ndarray, least: float) -> float:
     """Returns the largest difference over the largest value.
 
     Args:
@@ -159,7 +159,7 @@ def relative(found: np.ndarray, expected: np.ndarray, least: float) -> float:
         The quotient; infinite where only one of the two is finite.
 
     Example:
-        >>> relative(np.array([2.0, 1.5]), np.array([2.0, 1.0]), 5.0)
+        >>> relative_difference(np.array([2.0, 1.5]), np.array([2.0, 1.0]), 5.0)
         0.1
     """
     if found.shape != expected.shape or not np.array_equal(

@@ -104,7 +104,7 @@ class CanaryGame:
         zero = setup
         how = f"replaced by a canary ({self.canary})"
         if removes_unit(setup.protocol, self.unit):
-            zero = without_records(setup, rows)
+            zero = remove_records(setup, rows)
             how = f"absent, or a canary ({self.canary}) in the place"
         return Pair(
             zero=zero,
@@ -236,7 +236,7 @@ class CanaryGame:
         return slice(None, None, max(1, uploads * parameters // RESIDUALS))
 
 
-def without_records(setup: Setup, rows: Tensor) -> Setup:
+def remove_records(setup: Setup, rows: Tensor) -> Setup:
     """Returns the federation as if some records were not there, though their places are drawn.
 
     Args:

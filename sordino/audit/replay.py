@@ -139,7 +139,7 @@ class Replay:
         broadcast_state = restore_broadcast_state(protocol, state)
         broadcast = broadcast_state.broadcast(before)
         found = find_kept(protocol, before, range(protocol.clients), self._kept) or {}
-        astray = strayed(seen.broadcast[..., : self._count, :], broadcast)
+        astray = measure_stray(seen.broadcast[..., : self._count, :], broadcast)
         strays = np.full(protocol.clients, astray)
         noise = np.full((self._count, self._setup.release.noise_draws, *uploads.shape[::2]), np.nan)
         done: dict[int, RepeatedWork] = {}
@@ -209,7 +209,7 @@ class Replay:
         expected = join_by_formula(self._setup, seen, self._count)
         if expected is None:
             return 0.0
-        apart = strayed(seen.joined[: self._count], expected.astype(np.float32))
+        apart = measure_stray(seen.joined[: self._count], expected.astype(np.float32))
         return max(apart, self._strayed_step(seen))
 
     def _strayed_step(self, seen: RoundTable) -> float:
@@ -222,7 +222,7 @@ class Replay:
             self._moments,
             rate=self._rate,
         )
-        return strayed(seen.after[: self._count], after)
+        return measure_stray(seen.after[: self._count], after)
 
     def _keep(
         self, client: int, worked: RepeatedWork, vector: np.ndarray, here: np.ndarray
@@ -254,7 +254,7 @@ class Replay:
             pairs.append((given[: self._count], found[HELPER]))
         if self._setup.release.in_steps:
             pairs.append((seen.uploads[client, : self._count], worked.models.numpy()))
-        return max((strayed(one[here], other[here]) for one, other in pairs), default=0.0)
+        return max((measure_stray(one[here], other[here]) for one, other in pairs), default=0.0)
 
 
 def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | None:
@@ -294,7 +294,7 @@ def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | 
     return mixed
 
 
-def strayed(found: np.ndarray, expected: np.ndarray) -> float:
+def measure_stray(found: np.ndarray, expected: np.ndarray) -> float:
     """Returns the largest difference, relative to the largest value.
 
     Args:
@@ -305,8 +305,10 @@ def strayed(found: np.ndarray, expected: np.ndarray) -> float:
         The difference; infinite where only one of the two is finite.
 
     Example:
-        >>> strayed(np.array([2.0, 1.5]), np.array([2.0, 1.0])), strayed(np.zeros(2), np.zeros(2))
-        (0.25, 0.0)
+        >>> measure_stray(np.array([2.0, 1.5]), np.array([2.0, 1.0]))
+        0.25
+        >>> measure_stray(np.zeros(2), np.zeros(2))
+        0.0
     """
     both = np.isfinite(found) & np.isfinite(expected)
     if not np.array_equal(np.isfinite(found), np.isfinite(expected)):

@@ -56,7 +56,7 @@ def distance_bounds(pair: Twins) -> np.ndarray:
         >>> local = FedAvg(steps=5, batch=8, clip=1.0, schedule=Constant(rate=0.1))
         >>> noise = Gaussian(sigma=0.01)
         >>> protocol = Protocol(seed=1, clients=10, rounds=3, local=local, noise=noise)
-        >>> pair = twins(prepare(protocol, data="digits", model="logistic"))
+        >>> pair = make_twins(prepare(protocol, data="digits", model="logistic"))
         >>> distance_bounds(pair).round(9).tolist()
         [0.1, 1.1, 2.1]
     """

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sordino.audit.twin_distances import distance_bounds
-from sordino.audit.twins import Replaced, train_twins, twins
+from sordino.audit.twins import Replaced, make_twins, train_twins
 from sordino.data import load_data
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.setup import prepare
@@ -147,7 +147,7 @@ def measure_sensitivity(  # noqa: PLR0913  (every option has a name and a defaul
     runs = []
     bounds = []
     for seed in range(seeds):
-        pair = twins(prepare(advance_seed(protocol, seed), data=data, model=model), replaced)
+        pair = make_twins(prepare(advance_seed(protocol, seed), data=data, model=model), replaced)
         # Participation depends on the seed, and the bound depends on participation.
         bounds.append(distance_bounds(pair))
         runs.append(
@@ -326,7 +326,7 @@ def sweep_key(  # noqa: PLR0913  (every option has a name and a default)
         raise UserError("model.name cannot vary while a model is handed over: leave out model=.")
     source = data if data is not None else load_named_data(protocol)
     for variant in plans:
-        twins(prepare(advance_seed(variant.protocol, 0), data=source, model=model), replaced)
+        make_twins(prepare(advance_seed(variant.protocol, 0), data=source, model=model), replaced)
     for variant in plans:
         yield measure_sensitivity(
             variant.protocol,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from sordino.engines.choice import choose
-from sordino.federation.attendance import Attendance, attendances
+from sordino.federation.attendance import Attendance, draw_attendance
 from sordino.federation.record_tensors import Tensors
 from sordino.federation.round import Engine, play_training
 from sordino.federation.setup import Setup
@@ -77,7 +77,7 @@ class TwinRun:
     accuracy: float | None
 
 
-def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
+def make_twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
     """Returns a federation and its neighbour.
 
     A replaced record is the negative image under the next label; in a regression its target is
@@ -99,7 +99,7 @@ def twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
         >>> local = FedAvg(steps=2, batch=8, clip=1.0, schedule=Constant(rate=0.1))
         >>> noise = Gaussian(sigma=0.01)
         >>> protocol = Protocol(seed=1, clients=5, rounds=3, local=local, noise=noise)
-        >>> pair = twins(prepare(protocol, data="digits", model="logistic"))
+        >>> pair = make_twins(prepare(protocol, data="digits", model="logistic"))
         >>> int((pair.one.train.y != pair.other.train.y).sum())
         1
     """
@@ -217,7 +217,7 @@ def draw_cohorts(setup: Setup) -> Iterator[np.ndarray]:
     attendance = Attendance(all_caps(protocol, setup.sizes.tolist()), (), next_round=0)
     one = range(setup.training, setup.training + 1)
     for t in range(protocol.rounds):
-        drawn = attendances(protocol, round_index=t, key=setup.draw_key, trainings=one)
+        drawn = draw_attendance(protocol, round_index=t, key=setup.draw_key, trainings=one)
         yield np.flatnonzero(attendance.admit(drawn, round_index=t))
 
 
@@ -262,7 +262,7 @@ def train_twins(
         The distances, and the accuracy if it was wanted.
 
     Example:
-        >>> train_twins(twins(setup)).distances  # doctest: +SKIP
+        >>> train_twins(make_twins(setup)).distances  # doctest: +SKIP
         array([0.00125, 0.00246, ...])
     """
     distances = np.full(pair.one.protocol.rounds, math.inf)

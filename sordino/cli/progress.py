@@ -33,11 +33,11 @@ class TrainingProgress:
         if not self._narrow:
             bar.append(BarColumn(bar_width=None, table_column=Column(ratio=1)))
         self._bar = Progress(
-            uncut_column("round {task.completed:.0f}/{task.total:.0f}"),
-            uncut_column("{task.fields[scores]}"),
+            make_uncut_column("round {task.completed:.0f}/{task.total:.0f}"),
+            make_uncut_column("{task.fields[scores]}"),
             *bar,
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
-            uncut_column("left"),
+            make_uncut_column("left"),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
             console=messages,
             transient=True,
@@ -147,7 +147,7 @@ class TrainingProgress:
         return regular or self._short or done in (self._first + 1, self._rounds)
 
 
-def uncut_column(text: str) -> TextColumn:
+def make_uncut_column(text: str) -> TextColumn:
     """Returns a column that is never cut.
 
     Args:

@@ -233,7 +233,7 @@ def train_with_display(protocol: Protocol, out: Path | None, request: TrainingRe
     from sordino.privacy.published import find_withheld
     from sordino.report.closing_panel import kept_lines
     from sordino.report.phrasing import describe_protocol
-    from sordino.report.price_tables import cap_lines, spent_in
+    from sordino.report.price_tables import cap_lines, make_round_pricer
 
     folders: list[Path] = []
     with logging_to(request.log) as sinks, TrainingProgress() as progress:
@@ -252,7 +252,7 @@ def train_with_display(protocol: Protocol, out: Path | None, request: TrainingRe
             progress.start(
                 rounds=setup.protocol.rounds,
                 done=0,
-                spent=spent_in(setup, folder),
+                spent=make_round_pricer(setup, folder),
                 draw_hidden=find_withheld(setup.protocol).draw,
             )
             sinks.start(setup, folder)
@@ -354,7 +354,7 @@ def resume(
     from sordino.federation.store.run_folder import RunFolder
     from sordino.privacy.published import find_withheld
     from sordino.report.closing_panel import summary
-    from sordino.report.price_tables import spent_in
+    from sordino.report.price_tables import make_round_pricer
     from sordino.report.run_summary import run_document
 
     link = superlink_from(superlink, certificate, insecure, patience, deadline)
@@ -366,7 +366,7 @@ def resume(
             progress.start(
                 rounds=setup.protocol.rounds,
                 done=done,
-                spent=spent_in(setup, folder),
+                spent=make_round_pricer(setup, folder),
                 draw_hidden=find_withheld(setup.protocol).draw,
             )
             sinks.start(setup, folder)

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingC
 from rich.table import Column
 
 from sordino.cli.console import messages
-from sordino.cli.progress import LINES, uncut_column
+from sordino.cli.progress import LINES, make_uncut_column
 from sordino.report.number_formats import format_duration, format_percent
 
 # Seconds between two redrawings of the display.
@@ -32,11 +32,11 @@ class WorkProgress:
         """
         self._label = label
         self._bar = Progress(
-            uncut_column(label),
+            make_uncut_column(label),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
-            uncut_column("{task.percentage:.0f} %"),
+            make_uncut_column("{task.percentage:.0f} %"),
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
-            uncut_column("left"),
+            make_uncut_column("left"),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
             console=messages,
             transient=True,

@@ -1,10 +1,10 @@
 """Data sets by name or path, and their partition among clients."""
 
-from sordino.data.dataset import TEST_PARTS, Dataset, digest, without_test
-from sordino.data.earlier import IN_PYTHON, are_scores_covered, division_notes, tested_on
+from sordino.data.dataset import TEST_PARTS, Dataset, digest, drop_test_part
+from sordino.data.earlier import IN_PYTHON, are_scores_covered, division_notes, find_tested_on
 from sordino.data.named_sets import (
     KNOWN,
-    agreed_classes,
+    find_agreed_classes,
     load_data,
     load_dataset,
     refuse_other_columns,
@@ -18,17 +18,17 @@ __all__ = [
     "TEST_PARTS",
     "Dataset",
     "LabelShares",
-    "agreed_classes",
     "are_scores_covered",
     "client_tests",
     "digest",
     "division_notes",
     "draw_partition",
+    "drop_test_part",
+    "find_agreed_classes",
+    "find_tested_on",
     "label_counts",
     "load_data",
     "load_dataset",
     "partition",
     "refuse_other_columns",
-    "tested_on",
-    "without_test",
 ]

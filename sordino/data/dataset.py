@@ -307,7 +307,7 @@ def published_split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(~test), np.flatnonzero(test)
 
 
-def without_test(dataset: Dataset) -> Dataset:
+def drop_test_part(dataset: Dataset) -> Dataset:
     """Returns a data set with an empty test part.
 
     Args:
@@ -318,7 +318,7 @@ def without_test(dataset: Dataset) -> Dataset:
         >>> y = np.array([0, 1, 1, 0])
         >>> parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
         >>> toy = Dataset(name="toy", **parts, classes=("no", "yes"))
-        >>> without_test(toy).y_test.size
+        >>> drop_test_part(toy).y_test.size
         0
     """
     return replace(dataset, x_test=dataset.x_test[:0], y_test=dataset.y_test[:0], test="none")

@@ -23,7 +23,7 @@ DIVIDED_BY_LABEL = (
 )
 
 
-def tested_on(protocol: Protocol, facts: Mapping[str, Any]) -> str:
+def find_tested_on(protocol: Protocol, facts: Mapping[str, Any]) -> str:
     """Returns whose records a run was scored on.
 
     Where an earlier version did not note it, the worst is assumed.
@@ -37,7 +37,8 @@ def tested_on(protocol: Protocol, facts: Mapping[str, Any]) -> str:
 
     Example:
         >>> from sordino.protocol import read_protocol
-        >>> tested_on(read_protocol("sordino/examples/digits-local.toml"), {})  # doctest: +SKIP
+        >>> protocol = read_protocol("sordino/examples/digits-local.toml")  # doctest: +SKIP
+        >>> find_tested_on(protocol, {})  # doctest: +SKIP
         'public'
     """
     stated = read_test_part(facts)
@@ -56,7 +57,7 @@ def are_scores_covered(source: str) -> bool:
     """Returns whether exact scores on test records tell nothing about private ones.
 
     Args:
-        source: Whose records the test records are, as `tested_on` returns it.
+        source: Whose records the test records are, as `find_tested_on` returns it.
 
     Example:
         >>> are_scores_covered("public"), are_scores_covered("held-out")
@@ -94,6 +95,6 @@ def division_notes(protocol: Protocol, facts: Mapping[str, Any]) -> tuple[str, .
     Returns:
         The note, or nothing for other runs.
     """
-    if read_test_part(facts) is not None or tested_on(protocol, facts) != "held-out":
+    if read_test_part(facts) is not None or find_tested_on(protocol, facts) != "held-out":
         return ()
     return (DIVIDED_BY_LABEL,)

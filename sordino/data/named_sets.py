@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sordino.data import folders, images, own, own_tables, tables, wind
 from sordino.data.classes import Classes, refuse_other_classes
-from sordino.data.dataset import Dataset, without_test
+from sordino.data.dataset import Dataset, drop_test_part
 from sordino.data.sources import data_root
 from sordino.data.table_files import TABLE_SUFFIXES, is_table
 from sordino.protocol import Data, UserError
@@ -101,7 +101,7 @@ def load_dataset(
         dataset = LOADERS[name](folder)
         if hold_out:
             return dataset
-        return without_test(dataset)
+        return drop_test_part(dataset)
     # A name that is known never means a file, even if one of that name is there.
     path = Path(os.path.expanduser(name))
     if is_table(path):
@@ -138,7 +138,7 @@ def load_data(data: Data, name: str | None = None) -> Dataset:
         # Another set brings its own classes. A user's file has no list, and takes the protocol's.
         classes = None
         if source not in KNOWN:
-            classes = agreed_classes(data)
+            classes = find_agreed_classes(data)
     found = load_dataset(source, classes=classes, test=data.test, columns=data.described_columns)
     refuse_other_columns(source, found.inputs, data.input_columns)
     return found
@@ -185,7 +185,7 @@ def refuse_other_columns(
     raise UserError(f"data.columns = {list(said)}: {source} does not fit: {problem}.")
 
 
-def agreed_classes(data: Data) -> Classes | None:
+def find_agreed_classes(data: Data) -> Classes | None:
     """Returns the classes that the protocol lists, or those of the public set it names.
 
     They are public: the protocol itself fixes them.
@@ -194,7 +194,7 @@ def agreed_classes(data: Data) -> Classes | None:
         data: What the protocol says about its data.
 
     Example:
-        >>> agreed_classes(Data(name="breast-cancer"))
+        >>> find_agreed_classes(Data(name="breast-cancer"))
         ('malignant', 'benign')
     """
     if data.classes is not None:

@@ -40,7 +40,7 @@ class Outline:
     divided: bool
 
 
-def outline_of(name: str) -> Outline | None:
+def make_outline(name: str) -> Outline | None:
     """Returns the outline of own data.
 
     Args:
@@ -50,7 +50,7 @@ def outline_of(name: str) -> Outline | None:
         The outline; None where there is no such file or folder, or it cannot be read.
 
     Example:
-        >>> outline_of("nowhere.csv") is None
+        >>> make_outline("nowhere.csv") is None
         True
     """
     # Nothing here may look at a record: certify and check run on machines that should not read
@@ -105,7 +105,7 @@ def data_hints(data: Data) -> list[str]:
         if data.test == "none":
             return [*hints, f"Nothing is scored: {LEFT_OUT}."]
         return [*hints, "Scores are on public test records."]
-    outline = _outline_description(data) or outline_of(data.name)
+    outline = _outline_description(data) or make_outline(data.name)
     return [
         *hints,
         *_column_hints(data),

@@ -17,7 +17,7 @@ from sordino.data.classes import (
     refuse_other_classes,
     refuse_too_many_classes,
 )
-from sordino.data.dataset import Dataset, Scaling, describe_array, split, without_test
+from sordino.data.dataset import Dataset, Scaling, describe_array, drop_test_part, split
 from sordino.data.formats import read_npz
 from sordino.data.images import centre_pixels
 from sordino.protocol import UserError
@@ -261,7 +261,7 @@ def assemble_dataset(
     )
     if hold_out:
         return dataset
-    return without_test(dataset)
+    return drop_test_part(dataset)
 
 
 def _refuse_other_lengths(path: Path, arrays: Mapping[str, np.ndarray], records: int) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.federation.assignment import assigned
+from sordino.federation.assignment import make_assignment
 from sordino.federation.personal import keeps_state
 from sordino.federation.rules.local_training import (
     Assignment,
@@ -137,7 +137,7 @@ class RowClients:
         """
         self._first = first
         initial = np.broadcast_to(self._initial, weights.shape[-2:])
-        task = assigned(
+        task = make_assignment(
             self.setup,
             initial,
             client=client,

@@ -21,7 +21,7 @@ from sordino.federation.state import State
 from sordino.federation.store.files import write_whole, writing
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder, claimed_path, now, protocol_digest
-from sordino.federation.store.seals import beginning_of, refuse_changed_files, seal_folder
+from sordino.federation.store.seals import digest_beginning, refuse_changed_files, seal_folder
 from sordino.models.task_losses import mean_predictor_loss
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger import Ledger, read_ledger, refuse_unpaid
@@ -58,10 +58,12 @@ def create_folder(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFold
         setup: The federation.
         facts: What run.json says at the start.
     """
-    return RunFolder.create(path, setup.protocol, facts, opened_for(setup, facts), setup.shares)
+    return RunFolder.create(
+        path, setup.protocol, facts, make_opening_line(setup, facts), setup.shares
+    )
 
 
-def opened_for(setup: Setup, facts: Mapping[str, Any]) -> Opened:
+def make_opening_line(setup: Setup, facts: Mapping[str, Any]) -> Opened:
     """Returns the first line of a run's ledger.
 
     Args:
@@ -76,7 +78,7 @@ def opened_for(setup: Setup, facts: Mapping[str, Any]) -> Opened:
         protocol=protocol_digest(setup.protocol),
         generator=GENERATOR,
         noise=noise,
-        **vars(beginning_of(facts, setup.shares)),
+        **vars(digest_beginning(facts, setup.shares)),
     )
 
 

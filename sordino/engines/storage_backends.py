@@ -12,9 +12,9 @@ from sordino.engines.run_folders import (
     create_folder,
     end_run,
     make_folder,
+    make_opening_line,
     may_be_released,
     model_digest,
-    opened_for,
 )
 from sordino.engines.run_lifecycle import take_up_run
 from sordino.engines.training_cache import TrainingCache
@@ -96,7 +96,7 @@ class MemoryBackend:
             facts: What a run.json would say at the start.
             shared: What the trainings of the call share.
         """
-        self.ledger.open(opened_for(setup, facts))
+        self.ledger.open(make_opening_line(setup, facts))
         self._facts = facts
         return first_state(setup), shared.limits(setup)
 

@@ -21,7 +21,7 @@ from sordino.engines.run_options import (
     ignore_message,
     ignore_start,
 )
-from sordino.federation.complete_protocol import DataSource, ModelSource, resolved
+from sordino.federation.complete_protocol import DataSource, ModelSource, resolve_protocol
 from sordino.federation.processors import check_device
 from sordino.federation.round_metrics import ignore_metrics
 from sordino.federation.setup import Begun, Setup, prepare
@@ -109,7 +109,7 @@ def train(
     check_device(device)
     watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
     if check_engine(engine, superlink) == "flower" and superlink is not None:
-        named = resolved_names(protocol, data, model)
+        named = resolve_names(protocol, data, model)
         finished = ask_above("train_across")(
             named,
             superlink,
@@ -225,7 +225,7 @@ def report_run(run: Run) -> None:
     ask_above("write_final_report")(run, lambda text: warnings.warn(text, stacklevel=5))
 
 
-def resolved_names(
+def resolve_names(
     protocol: Protocol, data: DataSource | None, model: ModelSource | None
 ) -> Protocol:
     """Returns the protocol with the names of data and model that were given.
@@ -244,7 +244,7 @@ def resolved_names(
                 f"{key} was handed over in Python; across machines it must have a name, or a path, "
                 "that every machine knows."
             )
-    return resolved(protocol, data, model)
+    return resolve_protocol(protocol, data, model)
 
 
 def scored_every(every: int | None, protocol: Protocol) -> int:

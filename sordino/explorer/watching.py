@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sordino.data import division_notes, tested_on
+from sordino.data import division_notes, find_tested_on
 from sordino.explorer.chart_figures import thin_chart
 from sordino.explorer.results import Chart, Line
 from sordino.privacy.certify import certify
@@ -227,7 +227,7 @@ class RunWatcher:
             sizes=tuple(int(size) for size in facts["sizes"]),
             age=time.time() - find_modification_time(place / "metrics.jsonl"),
             report=(place / "report.html").is_file(),
-            tested_on=tested_on(protocol, facts),
+            tested_on=find_tested_on(protocol, facts),
         )
 
     def _reader(self, name: str) -> MetricsReader:

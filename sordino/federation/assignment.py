@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sordino.federation.broadcast_state import read_clip, read_correction, read_leader
-from sordino.federation.personal import beginning, keeps_state
+from sordino.federation.personal import find_start, keeps_state
 from sordino.federation.rules.local_training import Assignment, ClientState, Pull, Substitute
 from sordino.federation.setup import Setup
 from sordino.privacy.own_noise import pull_of
@@ -18,7 +18,7 @@ from sordino.protocol.registry import Registry
 from sordino.randomness import Purpose, Stream
 
 
-def assigned(
+def make_assignment(
     setup: Setup,
     initial: np.ndarray,
     *,
@@ -56,7 +56,7 @@ def assigned(
     if weights.ndim > initial.ndim:
         model = weights[0]
         extras = weights[1:]
-    begin = beginning(setup.protocol, model, initial, kept or {})
+    begin = find_start(setup.protocol, model, initial, kept or {})
     pull = None
     if begin.helper is not None:
         pull = Pull(model=torch.from_numpy(begin.helper), strength=begin.strength)

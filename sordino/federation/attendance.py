@@ -81,7 +81,7 @@ def draw_subset(
     return present
 
 
-def attendances(
+def draw_attendance(
     protocol: Protocol,
     *,
     round_index: int,
@@ -100,7 +100,7 @@ def attendances(
         True or False, one training a row, one client a column.
 
     Example:
-        >>> attendances(protocol, round_index=0, key=Key.from_seed(1), trainings=range(2)).shape
+        >>> draw_attendance(protocol, round_index=0, key=Key.from_seed(1), trainings=range(2)).shape
         ... # doctest: +SKIP
         (2, 50)
     """
@@ -109,7 +109,7 @@ def attendances(
     return PARTICIPATION_DRAWS.of(rule)(rule, protocol.clients, len(trainings), stream)
 
 
-def participants(
+def draw_participants(
     protocol: Protocol,
     *,
     round_index: int,
@@ -128,11 +128,13 @@ def participants(
         The clients in ascending order, possibly nobody.
 
     Example:
-        >>> participants(protocol, round_index=0, key=Key.from_seed(1))  # doctest: +SKIP
+        >>> draw_participants(protocol, round_index=0, key=Key.from_seed(1))  # doctest: +SKIP
         array([ 2,  3,  7])
     """
     one = range(training, training + 1)
-    return np.flatnonzero(attendances(protocol, round_index=round_index, key=key, trainings=one))
+    return np.flatnonzero(
+        draw_attendance(protocol, round_index=round_index, key=key, trainings=one)
+    )
 
 
 class Attendance:

@@ -295,7 +295,7 @@ def read_correction(
         return None
     if extras is None:
         raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
-    return own_entry(client, extras)
+    return find_own_entry(client, extras)
 
 
 def read_leader(extras: np.ndarray | None) -> np.ndarray | None:
@@ -310,7 +310,7 @@ def read_leader(extras: np.ndarray | None) -> np.ndarray | None:
     return entry
 
 
-def own_entry(client: int, extras: np.ndarray) -> np.ndarray:
+def find_own_entry(client: int, extras: np.ndarray) -> np.ndarray:
     """Returns the part for one client; a single entry is for its receiver.
 
     Args:
@@ -321,7 +321,7 @@ def own_entry(client: int, extras: np.ndarray) -> np.ndarray:
     return entry
 
 
-def received_by(client: int, broadcast: np.ndarray) -> np.ndarray:
+def select_received(client: int, broadcast: np.ndarray) -> np.ndarray:
     """Returns what one client needs of a broadcast of one training.
 
     Args:
@@ -332,9 +332,9 @@ def received_by(client: int, broadcast: np.ndarray) -> np.ndarray:
         The global model, and in a second entry the part for the client, if there is any.
 
     Example:
-        >>> received_by(1, np.array([[0.0], [1.0], [2.0]])).ravel().tolist()
+        >>> select_received(1, np.array([[0.0], [1.0], [2.0]])).ravel().tolist()
         [0.0, 2.0]
     """
     if broadcast.ndim == 1:
         return broadcast
-    return np.stack([broadcast[0], own_entry(client, broadcast[1:])])
+    return np.stack([broadcast[0], find_own_entry(client, broadcast[1:])])

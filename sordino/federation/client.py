@@ -95,7 +95,7 @@ class ClientWork:
         Returns:
             What the client sends and keeps.
         """
-        task = assigned(
+        task = make_assignment(
             self.setup,
             self._initial,
             client=client,

@@ -30,7 +30,9 @@ DataSource = str | Dataset
 ModelSource = str | nn.Module | Callable[..., nn.Module]
 
 
-def resolved(protocol: Protocol, data: DataSource | None, model: ModelSource | None) -> Protocol:
+def resolve_protocol(
+    protocol: Protocol, data: DataSource | None, model: ModelSource | None
+) -> Protocol:
     """Returns the complete protocol of a run, with its seed and the names of its data and model.
 
     Args:

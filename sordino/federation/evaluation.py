@@ -11,8 +11,8 @@ import torch
 from sordino.data import (
     KNOWN,
     Dataset,
-    agreed_classes,
     client_tests,
+    find_agreed_classes,
     load_data,
     load_dataset,
     partition,
@@ -145,7 +145,7 @@ def scored_data(run: Run, data: DataSource | None) -> Dataset:
     else:
         # A file need not name its classes; read with the run's, its labels get the numbers of the
         # run.
-        classes = None if data in KNOWN else agreed_classes(spec)
+        classes = None if data in KNOWN else find_agreed_classes(spec)
         columns = None if data in KNOWN else spec.described_columns
         dataset = load_dataset(data, classes=classes, columns=columns)
     dataset = apply_features(dataset, spec.features)

@@ -139,7 +139,7 @@ def keeps_state(protocol: Protocol, release: Release | None = None) -> bool:
     return in_steps and not noisy_steps_of(protocol).plain
 
 
-def beginning(
+def find_start(
     protocol: Protocol,
     weights: np.ndarray,
     initial: np.ndarray,
@@ -162,7 +162,7 @@ def beginning(
         ...     clients=2, rounds=3, local=local, noise=Gaussian(sigma=1.0),
         ...     personalization=Interpolate(alpha=0.25),
         ... )
-        >>> beginning(plan, np.ones(1), np.zeros(1), {"model": np.array([5.0])}).start
+        >>> find_start(plan, np.ones(1), np.zeros(1), {"model": np.array([5.0])}).start
         array([4.])
     """
     if not protocol.keeps_models:
@@ -276,7 +276,7 @@ def make_helpers(
         sent: What clients last sent; in a table, rows without an upload are NaN.
     """
     if weights.ndim == 1:
-        return attended(rule, weights, clients, sent)
+        return make_attentive_helpers(rule, weights, clients, sent)
     # Trainings of a table are independent: attention compares uploads within one row only.
     helpers = {client: weights.copy() for client in clients}
     for row, model in enumerate(weights):
@@ -284,12 +284,12 @@ def make_helpers(
         for client, table in sent.items():
             if not np.isnan(table[row]).all():
                 here[client] = table[row]
-        for client, helper in attended(rule, model, clients, here).items():
+        for client, helper in make_attentive_helpers(rule, model, clients, here).items():
             helpers[client][row] = helper
     return helpers
 
 
-def attended(
+def make_attentive_helpers(
     rule: Attention,
     weights: np.ndarray,
     clients: list[int],
@@ -308,7 +308,8 @@ def attended(
 
     Example:
         >>> sent = {0: np.array([1.0, 0.0]), 1: np.array([1.0, 0.1]), 2: np.array([-1.0, 0.0])}
-        >>> attended(Attention(own=0.0, sharpness=50.0), np.zeros(2), [0], sent)[0].round(3)
+        >>> rule = Attention(own=0.0, sharpness=50.0)
+        >>> make_attentive_helpers(rule, np.zeros(2), [0], sent)[0].round(3)
         array([1. , 0.1])
     """
     known = sorted(sent)

@@ -11,9 +11,9 @@ from sordino.data import (
     KNOWN,
     Dataset,
     digest,
+    drop_test_part,
     load_data,
     load_dataset,
-    without_test,
 )
 from sordino.data.classes import refuse_other_classes
 from sordino.models.public_features import apply_features
@@ -105,7 +105,7 @@ def loaded(source: Data | Dataset, settings: Data | None = None) -> Loaded:
     if settings is not None:
         refuse_other_classes(dataset.name, dataset.classes, settings.classes)
         if settings.test is not None:
-            dataset = without_test(dataset)
+            dataset = drop_test_part(dataset)
         features = settings.features
     # The digest is of the records: another machine may round their features otherwise.
     records = digest(dataset)

@@ -22,7 +22,7 @@ from sordino.federation.aggregation.joining import (
     start_joining,
     weigh_clients,
 )
-from sordino.federation.attendance import Attendance, attendances
+from sordino.federation.attendance import Attendance, draw_attendance
 from sordino.federation.broadcast_state import (
     BroadcastState,
     find_step_rate,
@@ -206,7 +206,7 @@ class Round:
         """Draws who takes part, independently of all data, and pays for them."""
         setup = self._setup
         t = self._before.round
-        drawn = attendances(
+        drawn = draw_attendance(
             setup.protocol, round_index=t, key=setup.draw_key, trainings=self._trainings
         )
         self._present_rows = self._attendance.admit(drawn, round_index=t)

@@ -28,7 +28,7 @@ from sordino.federation.complete_protocol import (
     ModelSource,
     protocol_model,
     require_name,
-    resolved,
+    resolve_protocol,
     with_public_dimension,
     with_public_size,
 )
@@ -220,7 +220,7 @@ def prepare(
         >>> setup = prepare(protocol, data="digits", model="mlp")  # doctest: +SKIP
     """
     data = accept_data(data, protocol.data)
-    protocol = resolved(protocol, data, model)
+    protocol = resolve_protocol(protocol, data, model)
     spec = protocol.data
     net = protocol.model
     if spec is None or net is None or protocol.seed is None:

@@ -220,7 +220,7 @@ class Training:
         absent = self._absent()
         if not absent and not self._short:
             return task.participants
-        present = without_absent(self.setup, self._ledger, task, absent)
+        present = drop_absent(self.setup, self._ledger, task, absent)
         self._short = True
         return present
 
@@ -261,7 +261,7 @@ class Training:
             self.status = "finished"
 
 
-def without_absent(
+def drop_absent(
     setup: Setup, ledger: ChargeLog, task: RoundTask, absent: Mapping[int, str]
 ) -> np.ndarray:
     """Returns the participants that contribute, and notes the others in the ledger.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sordino.data import agreed_classes
+from sordino.data import find_agreed_classes
 from sordino.federation.store.files import write_whole, writing
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import UNITS, ClientBudget, Noise, Protocol, UserError, dumps
@@ -310,7 +310,7 @@ def find_classes(protocol: Protocol) -> int | tuple[str, ...] | None:
     """
     if protocol.data is None:
         return None
-    return agreed_classes(protocol.data)
+    return find_agreed_classes(protocol.data)
 
 
 def may_differ(key: str, agreed: Any, requested: Any, agreement: Agreement) -> bool:

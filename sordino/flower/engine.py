@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation import personal
-from sordino.federation.broadcast_state import received_by
+from sordino.federation.broadcast_state import select_received
 from sordino.federation.channels.shuffler import shuffled_order
 from sordino.federation.client import Score
 from sordino.federation.personal import keeps_state
@@ -151,7 +151,7 @@ class FlowerEngine:
         self, client: int, weights: np.ndarray, kept: Mapping[int, ClientState] | None
     ) -> dict[str, np.ndarray]:
         """Returns the models that a client is sent."""
-        models = {MODEL: received_by(client, weights)}
+        models = {MODEL: select_received(client, weights)}
         own = (kept or {}).get(client, {})
         if personal.HELPER in own:
             models[HELPER] = own[personal.HELPER]

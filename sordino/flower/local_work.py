@@ -12,7 +12,7 @@ import numpy as np
 
 from sordino.data import (
     Dataset,
-    agreed_classes,
+    find_agreed_classes,
     load_dataset,
     refuse_other_columns,
 )
@@ -286,7 +286,7 @@ def load_own_dataset(protocol: Protocol, path: str) -> Dataset:
     columns = None
     described = None
     if spec is not None:
-        classes = agreed_classes(spec)
+        classes = find_agreed_classes(spec)
         test = spec.test
         columns = spec.input_columns
         described = spec.described_columns

@@ -149,7 +149,7 @@ class NativeEngine:
         assignments = []
         for client in task.participants[chosen].tolist():
             assignments.append(
-                assigned(
+                make_assignment(
                     self._setup,
                     self._initial,
                     client=client,

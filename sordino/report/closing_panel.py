@@ -29,7 +29,7 @@ from sordino.report.phrasing import (
 )
 from sordino.report.price_tables import privacy_lines
 from sordino.report.run_summary import find_last_scores, find_own_scores, run_document
-from sordino.report.terminal_tables import facts_table, table_with_columns
+from sordino.report.terminal_tables import facts_table, make_table
 
 BARS = "▁▂▃▄▅▆▇█"
 # For outputs that cannot show the others.
@@ -190,7 +190,7 @@ def repeats_table(runs: list[Run]) -> Table:
     Returns:
         A table with one row per seed, then the mean and the spread.
     """
-    table = table_with_columns(
+    table = make_table(
         {"seed": "right", "status": "left", "accuracy": "right", "loss": "right", "run": "left"},
         f"Repeats, scored on {describe_test_records(runs[0])}",
     )

@@ -21,7 +21,7 @@ from sordino.audit.lower_bounds import (
 from sordino.privacy.guarantee import format_delta, round_down
 from sordino.protocol.views import UNIT_IN_WORDS
 from sordino.report.number_formats import format_upper_bound
-from sordino.report.terminal_tables import facts_table, table_with_columns
+from sordino.report.terminal_tables import facts_table, make_table
 
 if TYPE_CHECKING:
     from sordino.audit.canaries.canary_clients import CanaryEstimate
@@ -85,7 +85,7 @@ def finding_table(finding: Finding) -> Table:
     certified_mu = "-"
     if certified.mu is not None:
         certified_mu = format_upper_bound(certified.mu)
-    table = table_with_columns({"": "left", "mu": "right", "epsilon": "right", "verdict": "left"})
+    table = make_table({"": "left", "mu": "right", "epsilon": "right", "verdict": "left"})
     if shows_nothing(finding):
         confidence = "nothing was shown"
     else:
@@ -164,7 +164,7 @@ def remarks(finding: Finding) -> list[str]:
         )
     if finding.tightness is not None:
         lines.append(_say_tightness(finding, finding.tightness))
-    limit = most_epsilon(finding)
+    limit = find_largest_epsilon(finding)
     if finding.certified.epsilon(finding.delta) > limit:
         lines.append(
             "Epsilon is tested separately; this number of trainings can show "
@@ -227,7 +227,7 @@ def _say_tightness(finding: Finding, tightness: float) -> str:
     return f"Tightness: {tightness:.3f} of the certified epsilon was measured{attained}."
 
 
-def most_epsilon(finding: Finding) -> float:
+def find_largest_epsilon(finding: Finding) -> float:
     """Computes the largest epsilon that the trainings of an audit could have shown.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sordino.data import tested_on
+from sordino.data import find_tested_on
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.guarantee import MEANINGFUL, Guarantee, round_up
 from sordino.protocol import (
@@ -231,7 +231,7 @@ def find_test_source(run: Run) -> str:
     Returns:
         A key of `TEST_RECORDS`.
     """
-    return tested_on(run.protocol, run.facts)
+    return find_tested_on(run.protocol, run.facts)
 
 
 def join_test_records(sources: Iterable[str]) -> str:

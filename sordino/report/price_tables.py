@@ -25,7 +25,7 @@ from sordino.report.run_prices import (
     price_run,
     price_while_running,
 )
-from sordino.report.terminal_tables import Justify, table_with_columns
+from sordino.report.terminal_tables import Justify, make_table
 
 if TYPE_CHECKING:
     from sordino.federation.setup import Begun
@@ -50,7 +50,7 @@ def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) 
     if gaussian:
         columns |= {"mu": "right", "rho": "right"}
     columns |= {"epsilon": "right", "method": "left"}
-    table = table_with_columns(columns, title)
+    table = make_table(columns, title)
     for guarantee in guarantees:
         cells = [str(guarantee.view), guarantee.sees]
         if gaussian:
@@ -179,7 +179,7 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
         The table, with the worst, the middle and the best client.
     """
     title = f"view {planned.view}, unit {planned.unit}, delta {format_delta(delta)}"
-    table = table_with_columns({"bound": "left", "epsilon": "right"}, title)
+    table = make_table({"bound": "left", "epsilon": "right"}, title)
     # Bounds given who took part reveal the draw, and come below the one that does not.
     table.add_row("planned: before the draw of clients", format_upper_bound(planned.epsilon(delta)))
     ordered = sorted((guarantee.epsilon(delta), client) for client, guarantee in realised.items())
@@ -291,7 +291,7 @@ def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, del
     )
     if protocol.model is not None and protocol.model.parameters is not None:
         title += f", {protocol.model.parameters:,} parameters"
-    table = table_with_columns(
+    table = make_table(
         {
             "mechanism": "left",
             "parameter": "left",
@@ -326,7 +326,7 @@ def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, del
     return table
 
 
-def spent_in(begun: Begun, folder: Path) -> Callable[[int], str]:
+def make_round_pricer(begun: Begun, folder: Path) -> Callable[[int], str]:
     """Returns a function that says what a number of rounds of a run costs.
 
     Args:

@@ -256,7 +256,7 @@ def trace_spending(run: Run, headline: Headline) -> SpendingCurve:
     def price_counts() -> Iterator[tuple[int, float]]:
         # The ends first: if time runs out, the curve still spans the whole run.
         for count in order_by_halving(charged):
-            events = events_until(run.ledger, count)
+            events = take_events(run.ledger, count)
             price = _price_events(run.protocol, headline, events, run.sizes)
             yield count, price.epsilon(headline.delta)
 
@@ -267,7 +267,7 @@ def trace_spending(run: Run, headline: Headline) -> SpendingCurve:
     )
 
 
-def events_until(events: Sequence[Event], rounds: int) -> tuple[Event, ...]:
+def take_events(events: Sequence[Event], rounds: int) -> tuple[Event, ...]:
     """Returns the entries of a ledger up to a number of charges, later absences included.
 
     Args:
@@ -275,7 +275,7 @@ def events_until(events: Sequence[Event], rounds: int) -> tuple[Event, ...]:
         rounds: The number of charges.
 
     Example:
-        >>> events_until([RoundCharged(round=t, clients=(0, 1)) for t in range(3)], 1)
+        >>> take_events([RoundCharged(round=t, clients=(0, 1)) for t in range(3)], 1)
         (RoundCharged(round=0, clients=(0, 1), attempt=0),)
     """
     charges = accumulate(isinstance(event, RoundCharged) for event in events)

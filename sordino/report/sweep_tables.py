@@ -24,7 +24,7 @@ from sordino.report.number_formats import (
 )
 from sordino.report.phrasing import join_test_records
 from sordino.report.sensitivity_plots import value_in_words
-from sordino.report.terminal_tables import Justify, table_with_columns
+from sordino.report.terminal_tables import Justify, make_table
 
 if TYPE_CHECKING:
     from sordino.sweeps.sweep_results import SettingSummary, Sweep
@@ -60,7 +60,7 @@ def sweep_table(sweep: Sweep) -> Table:
         f"Scores on {join_test_records(sweep.sources)}\n"
         f"Epsilon of one run, at delta = {format_delta(sweep.delta)}"
     )
-    table = table_with_columns(columns, title)
+    table = make_table(columns, title)
     for one in summary:
         cells = [
             *(value_in_words(one.settings[key]) for key in keys),

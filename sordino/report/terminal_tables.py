@@ -29,7 +29,7 @@ def facts_table(rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def table_with_columns(columns: dict[str, Justify], title: str | None = None) -> Table:
+def make_table(columns: dict[str, Justify], title: str | None = None) -> Table:
     """Builds an empty table.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.federation.attendance import Attendance, attendances
+from sordino.federation.attendance import Attendance, draw_attendance
 from sordino.federation.setup import prepare
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder
@@ -314,7 +314,7 @@ def check_draws(run: Run) -> list[SealCheck]:
     # In the order of the rounds, since a budget that is spent excludes a client from later ones.
     for number in sorted(charged):
         drawn = attendance.admit(
-            attendances(protocol, round_index=number, key=key, trainings=range(1)),
+            draw_attendance(protocol, round_index=number, key=key, trainings=range(1)),
             round_index=number,
         )
         if tuple(np.flatnonzero(drawn).tolist()) != charged[number].clients:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.data import tested_on
+from sordino.data import find_tested_on
 from sordino.engines.many_trainings import train_many
 from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import DataSource, ModelSource
@@ -424,7 +424,7 @@ def make_row(plan: SweepPlan, place: SweepFolder, number: int, trained: Trained)
         view=request.view,
         run=str(place.runs / f"{number:05d}"),
         status=trained.status,
-        tested_on=tested_on(trained.protocol, trained.facts),
+        tested_on=find_tested_on(trained.protocol, trained.facts),
         **own,
     )
 
@@ -465,7 +465,7 @@ def price_tuning(plan: SweepPlan, trained: list[Trained]) -> TuningPrice | None:
         return None
     # A sweep that an earlier version began may have scored private records.
     for one in trained:
-        refuse_private_scores(request, tested_on(one.protocol, one.facts))
+        refuse_private_scores(request, find_tested_on(one.protocol, one.facts))
     # What runs have spent by their ledgers, which may differ from what was planned.
     spent = [one.guarantee(request.view, delta=request.delta) for one in trained]
     if request.trials is None:

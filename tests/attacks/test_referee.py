@@ -26,7 +26,7 @@ from sordino.attacks import observed, truth
 from sordino.attacks.observed import ObservedUpload
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import ATTACKS, attack
-from sordino.data import without_test
+from sordino.data import drop_test_part
 from sordino.federation.store.upload_archive import read_round
 from sordino.models.flat import FlatModel
 from sordino.models.task_losses import cross_entropy
@@ -275,7 +275,7 @@ def test_other_data_than_the_runs_are_refused(tmp_path) -> None:
 
 def test_attacks_on_a_run_without_test_records_say_what_they_need(tmp_path) -> None:
     """Every attack either does with what uploads show, or names the setting that took its test records away."""
-    unscored = without_test(DATA)
+    unscored = drop_test_part(DATA)
     run = train(
         toy_protocol(clients=5, data=Data(name="toy", partition=Iid())),
         data=unscored,

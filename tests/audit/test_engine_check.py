@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sordino import audit, train
-from sordino.audit.engine_check import EngineTrial, checked_engines
+from sordino.audit.engine_check import EngineTrial, check_engines
 from sordino.audit.engine_differences import ROUNDED
 from sordino.audit.game import WorstCaseGame
 from sordino.audit.kept_uploads import find_obstacle, replay_kept_uploads
@@ -49,7 +49,7 @@ NOISY = replace(
 )
 WHOLE_RULE, WHOLE_ASSIGNED, WHOLE_FINISH = (
     jobs.make_step_rule,
-    client.assigned,
+    client.make_assignment,
     client.finish_upload,
 )
 native = pytest.mark.skipif(library.choose_instruction_set() is None, reason="no compiled kernel")
@@ -125,7 +125,7 @@ def uncorrected(module):
     def sabotage(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(
             module,
-            "assigned",
+            "make_assignment",
             lambda *args, **options: replace(WHOLE_ASSIGNED(*args, **options), correction=None),
         )
 
@@ -372,7 +372,7 @@ def test_engines_make_the_rows_of_every_kind_of_game(name) -> None:
         rounds=3,
     )
     object.__setattr__(game, "setup", setup)
-    check = checked_engines(game, ("native", "torch"), 1)
+    check = check_engines(game, ("native", "torch"), 1)
     assert check.verdict == "equal"
     assert check.largest < ROUNDED
     assert check.trainings == 16

@@ -12,7 +12,7 @@ from sordino.audit.real_game import observe_one
 from sordino.audit.worst_cases.neighbours import make_setup
 from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
 from sordino.engines.row_clients import RowClients
-from sordino.federation.attendance import attendances, participants
+from sordino.federation.attendance import draw_attendance, draw_participants
 from sordino.federation.setup import Setup, prepare
 from sordino.protocol import (
     Assumptions,
@@ -213,11 +213,11 @@ def test_caps_keep_a_client_away_once_it_has_taken_part_so_often() -> None:
 @pytest.mark.parametrize("participation", [Poisson(rate=0.3), FixedSize(size=2)])
 def test_attendance_is_the_same_alone_and_side_by_side(participation) -> None:
     protocol = replace(BASE, clients=9, participation=participation)
-    together = attendances(protocol, round_index=2, key=KEY, trainings=range(10, 310))
+    together = draw_attendance(protocol, round_index=2, key=KEY, trainings=range(10, 310))
     for training in (10, 11, 200, 309):
         assert (
             np.flatnonzero(together[training - 10]).tolist()
-            == participants(protocol, round_index=2, key=KEY, training=training).tolist()
+            == draw_participants(protocol, round_index=2, key=KEY, training=training).tolist()
         )
     assert len({row.tobytes() for row in together}) > 20
 

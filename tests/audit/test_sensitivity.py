@@ -50,10 +50,10 @@ from sordino.audit.twin_sweeps import (
     measure_sensitivity,
     sweep_key,
 )
-from sordino.audit.twins import Replaced, Twins, draw_cohorts, play_models, train_twins, twins
+from sordino.audit.twins import Replaced, Twins, draw_cohorts, make_twins, play_models, train_twins
 from sordino.cli.sensitivity_command import run_sensitivity
 from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.attendance import participants
+from sordino.federation.attendance import draw_participants
 from sordino.federation.setup import Setup, prepare
 from sordino.models.flat import FlatModel
 from sordino.report.sensitivity_plots import value_in_words
@@ -257,7 +257,7 @@ def test_no_twins_come_further_apart_than_the_bound(protocol, unit, client, mode
     )
     data = replace(toy_dataset(classes=2 if linear else 3), columns={"site": sites})
     placed = replace(protocol, data=Data(name="toy", partition=ByColumn(column="site")))
-    pair = twins(
+    pair = make_twins(
         prepared(placed, data, "logistic" if linear else model),
         Replaced(client=client, record=3, unit=unit),
     )
@@ -272,7 +272,7 @@ def test_no_twins_come_further_apart_than_the_bound(protocol, unit, client, mode
 
 def test_twins_differ_in_one_record_and_in_nothing_else() -> None:
     setup = prepared(toy_protocol(noise=FRESH, participation=Poisson(rate=0.5)))
-    pair = twins(setup, Replaced(client=3, record=2))
+    pair = make_twins(setup, Replaced(client=3, record=2))
     row = setup.parts[3][2]
     assert (
         pair.other.train.x.min() == setup.train.x.min()
@@ -285,7 +285,8 @@ def test_twins_differ_in_one_record_and_in_nothing_else() -> None:
     assert pair.other.noise_key == setup.noise_key
     assert pair.other.draw_key == setup.draw_key
     drawn = [
-        participants(setup.protocol, round_index=t, key=setup.draw_key).tolist() for t in range(4)
+        draw_participants(setup.protocol, round_index=t, key=setup.draw_key).tolist()
+        for t in range(4)
     ]
     assert [chosen.tolist() for chosen in draw_cohorts(pair.other)] == drawn
     assert (
@@ -309,7 +310,7 @@ def test_images_turn_negative_and_get_another_label() -> None:
         classes=tuple("abcd"),
     )
     setup = prepared(toy_protocol(), data)
-    pair = twins(setup, Replaced(client=1, unit="client"))
+    pair = make_twins(setup, Replaced(client=1, unit="client"))
     rows = setup.parts[1]
     assert (pair.other.train.x[rows].long() + pair.one.train.x[rows].long() == 250).all()
     assert ((pair.other.train.y[rows] - pair.one.train.y[rows]) % 4 == 1).all()
@@ -325,7 +326,7 @@ def test_targets_move_to_the_far_end(targets, expected) -> None:
     x, y = np.ones((4, 2), np.float32), np.array(targets, np.float32)[:, None]
     data = Dataset(name="r", x_train=x, y_train=y, x_test=x, y_test=y, classes=None)
     local = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
-    pair = twins(prepared(toy_protocol(clients=1, local=local), data), Replaced(unit="client"))
+    pair = make_twins(prepared(toy_protocol(clients=1, local=local), data), Replaced(unit="client"))
     assert pair.other.train.y.ravel().tolist() == expected
     assert torch.equal(pair.one.train.x, pair.other.train.x)
 
@@ -336,11 +337,11 @@ def test_a_record_counts_only_once_its_client_takes_part() -> None:
     )  # every record, in every step
     setup = prepared(toy_protocol(rounds=12, seed=5, local=local, participation=FixedSize(size=1)))
     present = [
-        4 in participants(setup.protocol, round_index=t, key=setup.draw_key) for t in range(12)
+        4 in draw_participants(setup.protocol, round_index=t, key=setup.draw_key) for t in range(12)
     ]
     first = present.index(True)
     assert 0 < first < 11
-    found = distances(twins(setup, Replaced(client=4)))
+    found = distances(make_twins(setup, Replaced(client=4)))
     assert (found > 0).tolist() == [t >= first for t in range(12)]
 
 
@@ -370,18 +371,21 @@ def test_a_twin_is_trained_as_any_run_is(changes, tmp_path) -> None:
         *_, last = play_models(setup, engine)
     assert run.state is not None
     assert torch.equal(FlatModel(setup.module).from_state(run.state), torch.from_numpy(last))
-    assert train_twins(twins(setup), workers=2, score=True).accuracy == run.metrics["accuracy"][-1]
+    assert (
+        train_twins(make_twins(setup), workers=2, score=True).accuracy
+        == run.metrics["accuracy"][-1]
+    )
 
 
 def test_a_model_that_overflows_is_infinitely_far_from_its_twin() -> None:
     local = FedAvg(steps=3, batch=6, clip=1.0, schedule=Constant(rate=1e60))
     with np.errstate(over="ignore", invalid="ignore"):
-        run = train_twins(twins(prepared(toy_protocol(local=local))), workers=1)
+        run = train_twins(make_twins(prepared(toy_protocol(local=local))), workers=1)
     assert np.isinf(run.distances[-1])
 
 
 def test_a_median_follows_what_moves_all_uploads_alike() -> None:
-    bound = distance_bounds(twins(prepared(toy_protocol(rounds=3, aggregation=Median()))))
+    bound = distance_bounds(make_twins(prepared(toy_protocol(rounds=3, aggregation=Median()))))
     shift = (
         2 * 1.0 * 3 * 0.3
     )  # 2 V K eta; after the first round that of all 5 clients, in directions that add up as squares
@@ -394,7 +398,9 @@ def test_a_median_follows_what_moves_all_uploads_alike() -> None:
 def test_mean_and_spread_are_over_the_seeds() -> None:
     protocol = toy_protocol(seed=11)
     found = measure_sensitivity(protocol, seeds=3, data=toy_dataset(), model="logistic", workers=1)
-    single = [distances(twins(prepared(replace(protocol, seed=seed)))) for seed in (11, 12, 13)]
+    single = [
+        distances(make_twins(prepared(replace(protocol, seed=seed)))) for seed in (11, 12, 13)
+    ]
     for t, column in enumerate(zip(*single, strict=True)):
         assert found.mean[t] == pytest.approx(statistics.mean(column), rel=1e-12)
         assert found.spread[t] == pytest.approx(statistics.stdev(column), rel=1e-9)
@@ -410,7 +416,7 @@ def test_the_bound_covers_every_seed_where_each_draws_its_own_participants() -> 
     protocol = toy_protocol(seed=1, rounds=5, participation=FixedSize(size=1))
     found = measure_sensitivity(protocol, seeds=4, data=toy_dataset(), model="logistic", workers=1)
     bounds = [
-        distance_bounds(twins(prepared(replace(protocol, seed=seed)))) for seed in (1, 2, 3, 4)
+        distance_bounds(make_twins(prepared(replace(protocol, seed=seed)))) for seed in (1, 2, 3, 4)
     ]
     assert len({tuple(bound) for bound in bounds}) > 1
     assert found.bound.tolist() == [max(column) for column in zip(*bounds, strict=True)]
@@ -443,7 +449,8 @@ def test_a_sweep_prepares_the_federation_anew_for_every_value() -> None:
     for row in rows:
         alone = replace(protocol, clients=row.value)
         assert (
-            row.distances[1].tolist() == distances(twins(prepared(replace(alone, seed=5)))).tolist()
+            row.distances[1].tolist()
+            == distances(make_twins(prepared(replace(alone, seed=5)))).tolist()
         )
         assert row.bound[0] == pytest.approx(2 * 1.0 * 3 * 0.3 / row.value)  # 2 V K eta / m
 
@@ -480,7 +487,7 @@ def test_a_schedule_with_its_parameters_is_a_value_and_a_word_keeps_the_rate() -
 
 
 def test_both_engines_measure_the_same_distances() -> None:
-    pair = twins(prepared(toy_protocol(seed=2, rounds=20), model="mlp"))
+    pair = make_twins(prepared(toy_protocol(seed=2, rounds=20), model="mlp"))
     native, torch_ = (train_twins(pair, engine=name, workers=1) for name in ("native", "torch"))
     assert native.distances[-1] > 0
     assert native.distances == pytest.approx(torch_.distances, rel=1e-3)
@@ -491,12 +498,12 @@ def test_alpha_of_zero_is_plain_averaging() -> None:
     (row,) = sweep_key(
         protocol, "local.proximal", [0], seeds=1, data=toy_dataset(), model="logistic", workers=1
     )
-    assert row.distances[0].tolist() == distances(twins(prepared(protocol))).tolist()
+    assert row.distances[0].tolist() == distances(make_twins(prepared(protocol))).tolist()
 
 
 def test_a_budget_does_not_end_an_audit_which_releases_nothing() -> None:
     protocol = toy_protocol(privacy=Privacy(budget=Budget(epsilon=1e-3)))
-    assert np.isfinite(distances(twins(prepared(protocol)))).all()
+    assert np.isfinite(distances(make_twins(prepared(protocol)))).all()
 
 
 GLM = ClippedGlm(steps=1, clip=1.0, schedule=Constant(rate=0.1), weight_decay=0.1)
@@ -566,7 +573,7 @@ def test_mistakes_are_named_before_anything_is_trained(changes, options, words, 
 )
 def test_what_is_not_there_cannot_be_replaced(replaced) -> None:
     with pytest.raises(UserError):
-        twins(prepared(toy_protocol()), replaced)
+        make_twins(prepared(toy_protocol()), replaced)
 
 
 # What a person sees.

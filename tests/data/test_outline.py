@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sordino.cli.main import run
-from sordino.data.outline import data_hints, outline_of
+from sordino.data.outline import data_hints, make_outline
 from sordino.protocol import Data
 
 HELD_OUT = "a fifth of the clients' own records is held out; scores on them are exact, and no promise covers them"
@@ -66,7 +66,7 @@ def test_a_header_says_if_classes_are_asked_for_and_what_is_scored(
 
 @pytest.mark.parametrize("name", ["nowhere.csv", "nowhere.npz", "strange.txt"])
 def test_of_data_that_are_not_there_both_cases_are_said(name) -> None:
-    assert outline_of(name) is None
+    assert make_outline(name) is None
     hints = " ".join(data_hints(Data(name=name)))
     assert "training will ask for it" in hints
     assert HELD_OUT in hints
@@ -76,7 +76,7 @@ def test_of_data_that_are_not_there_both_cases_are_said(name) -> None:
 @pytest.mark.parametrize("name", ["damaged.npz", "damaged.csv.gz"])
 def test_a_damaged_file_is_left_to_the_training(tmp_path, name, content) -> None:
     (tmp_path / name).write_bytes(content)
-    outline = outline_of(str(tmp_path / name))
+    outline = make_outline(str(tmp_path / name))
     assert outline is None or not outline.labelled
     assert data_hints(Data(name=str(tmp_path / name)))
 

@@ -28,9 +28,9 @@ from sordino import (
     train,
 )
 from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.attendance import participants
+from sordino.federation.attendance import draw_participants
 from sordino.federation.evaluation import evaluate_clients
-from sordino.federation.personal import attended
+from sordino.federation.personal import make_attentive_helpers
 from sordino.federation.setup import prepare
 from sordino.federation.state import State
 from sordino.federation.store.run_folder import RunFolder
@@ -189,7 +189,7 @@ def by_hand(protocol, setup) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     world = torch.from_numpy(setup.initial_weights()).double()
     first, own = world.clone(), {}
     for t in range(protocol.rounds):
-        chosen = participants(protocol, round_index=t, key=setup.draw_key)
+        chosen = draw_participants(protocol, round_index=t, key=setup.draw_key)
         for client in chosen.tolist():
             mine = own.get(client, first)
             helper = (
@@ -316,11 +316,11 @@ def test_attention_weighs_those_that_are_alike() -> None:
     }
     world = np.mean(list(sent.values()), axis=0)
     rule = Attention(own=0.4, sharpness=20.0)
-    found = attended(rule, world, [0, 9], sent)
+    found = make_attentive_helpers(rule, world, [0, 9], sent)
     assert set(found) == {0}  # client 9 has sent nothing: it gets the global model
     like = np.mean([sent[2], sent[4]], axis=0)
     assert np.abs(found[0] - (0.4 * sent[0] + 0.6 * like)).max() < 0.05
-    even = attended(Attention(own=0.0, sharpness=0.0), world, [0], sent)[0]
+    even = make_attentive_helpers(Attention(own=0.0, sharpness=0.0), world, [0], sent)[0]
     np.testing.assert_allclose(
         even, np.mean([sent[c] for c in range(1, 6)], axis=0), rtol=1e-5, atol=1e-6
     )

@@ -21,7 +21,7 @@ from sordino import (
 )
 from sordino.engines import run_lifecycle
 from sordino.engines.torch_engine import TorchEngine
-from sordino.federation.attendance import participants
+from sordino.federation.attendance import draw_participants
 from sordino.federation.client import ClientWork
 from sordino.federation.rules.local_training import Assignment
 from sordino.federation.setup import prepare
@@ -174,7 +174,7 @@ def test_draws_are_fresh_where_the_noise_is_and_repeat_where_it_does() -> None:
         )
         setups = [prepare(protocol, data=toy_dataset(records=400), model="mlp") for _ in range(2)]
         drawn = [
-            [participants(protocol, round_index=t, key=s.draw_key).tolist() for t in range(10)]
+            [draw_participants(protocol, round_index=t, key=s.draw_key).tolist() for t in range(10)]
             for s in setups
         ]
         assert (drawn[0] == drawn[1]) == (not secure)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sordino.federation.attendance import Attendance, participants
+from sordino.federation.attendance import Attendance, draw_participants
 from sordino.privacy.ledger_lines import Opened
 from sordino.protocol import Constant, Everyone, FedAvg, FixedSize, Gaussian, Poisson, Protocol
 from sordino.randomness import Key
@@ -24,7 +24,9 @@ def protocol(participation, clients: int = 10) -> Protocol:
 
 
 def draws(participation, rounds: int) -> list[np.ndarray]:
-    return [participants(protocol(participation), round_index=t, key=KEY) for t in range(rounds)]
+    return [
+        draw_participants(protocol(participation), round_index=t, key=KEY) for t in range(rounds)
+    ]
 
 
 @pytest.mark.parametrize("rule", [Everyone(), Poisson(rate=1.0), FixedSize(size=10)])
@@ -58,11 +60,11 @@ def test_fixed_size_draws_distinct_clients_each_equally_often() -> None:
 def test_a_draw_depends_on_seed_and_round_alone() -> None:
     rule = Poisson(rate=0.5)
     assert np.array_equal(
-        participants(protocol(rule), round_index=5, key=KEY),
-        participants(protocol(rule), round_index=5, key=Key.from_seed(3)),
+        draw_participants(protocol(rule), round_index=5, key=KEY),
+        draw_participants(protocol(rule), round_index=5, key=Key.from_seed(3)),
     )
     different = [
-        participants(protocol(rule), round_index=t, key=Key.from_seed(s)).tolist()
+        draw_participants(protocol(rule), round_index=t, key=Key.from_seed(s)).tolist()
         for t in range(5)
         for s in range(5)
     ]

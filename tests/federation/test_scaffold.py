@@ -39,12 +39,12 @@ def test_a_training_follows_the_published_recursion(tmp_path: Path) -> None:
     protocol = toy_protocol(local=RULE, participation=FixedSize(size=3), rounds=4)
     run = train(protocol, data=toy_dataset(), model="logistic", folder=tmp_path / "run", workers=1)
     setup = prepare(run.protocol, data=toy_dataset(), model="logistic")
-    from sordino.federation.attendance import participants
+    from sordino.federation.attendance import draw_participants
 
     weights, work = setup.initial_weights(), ClientWork(setup)
     common, own = np.zeros(weights.size), np.zeros((5, weights.size))
     for t in range(4):
-        chosen = participants(setup.protocol, round_index=t, key=setup.draw_key)
+        chosen = draw_participants(setup.protocol, round_index=t, key=setup.draw_key)
         table = np.concatenate([weights[None], (common - own).astype(np.float32)])
         uploads = {
             int(k): work.upload(client=int(k), round_index=t, weights=table).vector.astype(

@@ -129,7 +129,7 @@ def test_many_trainings_side_by_side_see_the_same_noise(participation: object, f
     from sordino.audit.worst_cases.worst_pair import make_worst_pair
     from sordino.engines.torch_engine import TorchEngine
     from sordino.federation.aggregation.joining import upload_weights
-    from sordino.federation.attendance import participants
+    from sordino.federation.attendance import draw_participants
     from sordino.protocol import View
     from sordino.randomness import Key
 
@@ -147,7 +147,7 @@ def test_many_trainings_side_by_side_see_the_same_noise(participation: object, f
         one, weights = replace(setup, training=training), setup.initial_weights()
         with TorchEngine(one, workers=1) as engine:
             for t in range(2):
-                chosen = participants(
+                chosen = draw_participants(
                     protocol, round_index=t, key=setup.draw_key, training=training
                 )
                 vectors = [

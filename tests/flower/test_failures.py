@@ -36,7 +36,7 @@ from sordino.flower.driver import FollowedRun
 from sordino.privacy.guarantee import round_up
 from sordino.privacy.ledger_lines import Missed, RoundCharged
 from sordino.privacy.spending import certify_run
-from sordino.report.price_tables import privacy_lines, spent_in
+from sordino.report.price_tables import make_round_pricer, privacy_lines
 from sordino.report.sinks import Logging, Sink
 from tests.flower.local import LocalGrid, across, consortium, gone_on_with, plan
 from tests.flower.test_enforcement import gaussian_epsilon
@@ -255,7 +255,7 @@ def test_the_live_display_shows_the_price_of_those_who_contributed(seen_by_model
         FollowedRun(protocol=seen_by_models.protocol, sizes=np.array(seen_by_models.sizes)),
     )
     with TrainingProgress() as progress:
-        progress.start(rounds=3, done=0, spent=spent_in(begun, run.folder))
+        progress.start(rounds=3, done=0, spent=make_round_pricer(begun, run.folder))
         for metrics in rounds_of(run):
             progress.advance(metrics)
     shown = [

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from sordino import train
 from sordino.audit.lower_bounds import measure_error_rates
 from sordino.audit.twin_distances import distance_bounds
-from sordino.audit.twins import train_twins, twins
+from sordino.audit.twins import make_twins, train_twins
 from sordino.federation.setup import prepare
 from sordino.federation.store.upload_archive import read_round
 from sordino.privacy.amplification.bounded_domain import last_iterate_bounded
@@ -172,7 +172,7 @@ def test_the_server_moves_by_the_mixing_of_its_round(tmp_path, engine) -> None:
 
 def test_twins_stay_within_their_bound() -> None:
     protocol = toy_protocol(rounds=6, seed=3, aggregation=Mean(mixing=HALVING))
-    pair = twins(prepare(protocol, data=toy_dataset(), model="logistic"))
+    pair = make_twins(prepare(protocol, data=toy_dataset(), model="logistic"))
     found = train_twins(pair, workers=1).distances
     bounds = distance_bounds(pair)
     assert (found <= bounds).all()

@@ -183,7 +183,7 @@ def unpack(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return arrays, facts
 
 
-def noted_digest(path: Path) -> str:
+def read_noted_digest(path: Path) -> str:
     """Returns the digest that a file of `pack` notes of its arrays, without reading them.
 
     Args:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sordino.data import LabelShares
-from sordino.federation.store.files import noted_digest
+from sordino.federation.store.files import read_noted_digest
 from sordino.federation.store.run_folder import RunFolder
 from sordino.privacy.ledger import Reading, first_entry, read_ledger
 from sordino.privacy.ledger_lines import Opened, Sealed
@@ -98,7 +98,7 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def beginning_of(facts: Mapping[str, Any], shares: LabelShares | None) -> Beginning:
+def digest_beginning(facts: Mapping[str, Any], shares: LabelShares | None) -> Beginning:
     """Returns the digests of what a run begins with.
 
     Args:
@@ -169,7 +169,7 @@ def uploads_seal(run: Path) -> str:
     # Each file notes a digest of its arrays, which is held against them whenever the file is read.
     # Only the notes are read here: uploads may fill a disk.
     files = sorted((run / "uploads").glob("*.safetensors"))
-    return digest_of({path.name: noted_digest(path) for path in files}) if files else ""
+    return digest_of({path.name: read_noted_digest(path) for path in files}) if files else ""
 
 
 def seal_folder(place: RunFolder, *, status: str, rounds: int) -> Sealed:
@@ -184,7 +184,7 @@ def seal_folder(place: RunFolder, *, status: str, rounds: int) -> Sealed:
         The seal, which the caller writes.
     """
     facts = place.facts()
-    begun = beginning_of(facts, place.shares())
+    begun = digest_beginning(facts, place.shares())
     return Sealed(
         status=status,
         rounds=rounds,
@@ -244,7 +244,7 @@ def seal_checks(place: RunFolder) -> list[SealCheck]:
     # with.
     if missing is not None and (missing.result == "changed" or unsealed):
         return [missing]
-    begun = beginning_of(facts, place.shares())
+    begun = digest_beginning(facts, place.shares())
     expected = expected_seals(opened, reading.seal)
     checks = [] if missing is None else [missing]
     checks += [

@@ -82,7 +82,7 @@ def clones_bounds(question: Question) -> list[Bound]:
     norm = protocol.release.clip_norm
     dimension = dimension_of(protocol)
     noise = priced_noise(question)
-    alone, pure = alone_curve(noise, norm, dimension, shift)
+    alone, pure = make_upload_curve(noise, norm, dimension, shift)
     # Epsilon grows as delta falls, so the first of the pairs that are tried has the smallest.
     if min(pure, alone.epsilon(SPILLS[0])) > LARGEST:
         return []
@@ -171,7 +171,7 @@ def make_shuffled_round(
         >>> round(make_shuffled_round(Laplace(scale=1.0), "l1", None, 1.0, 999).epsilon(1e-6), 3)
         0.182
     """
-    alone, pure = alone_curve(noise, norm, dimension, shift)
+    alone, pure = make_upload_curve(noise, norm, dimension, shift)
     top = min(pure, alone.epsilon(NEGLIGIBLE))
     grid = np.unique(
         np.concatenate(
@@ -194,7 +194,7 @@ def make_shuffled_round(
     )
 
 
-def alone_curve(
+def make_upload_curve(
     noise: Noise, norm: str, dimension: int | None, shift: float
 ) -> tuple[Curve, float]:
     """Returns what one upload reveals by itself, and its pure epsilon.
