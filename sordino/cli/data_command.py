@@ -14,7 +14,7 @@ from sordino.protocol import UserError
 app = typer.Typer(help="Describe your own tables.", no_args_is_help=True)
 
 LOOKED = (
-    "This looked at the records. Limits, categories and classes are public once they stand in "
+    "This looked at the records. Limits, categories and classes are public once they are in "
     "a protocol: state what is known beforehand, or describe a public sample or invented "
     "records."
 )
@@ -72,7 +72,7 @@ def require_table(path: Path) -> None:
         path: As it was typed.
 
     Raises:
-        UserError: It is no table.
+        UserError: It is not a table.
     """
     from sordino.data.table_files import TABLE_SUFFIXES, is_table
 

@@ -76,7 +76,7 @@ def new(
 
 
 def name_protocol_file(name: Path) -> Path:
-    """Returns the protocol file that a name stands for.
+    """Returns the protocol file that a name denotes.
 
     Args:
         name: As it was typed, with or without .toml.

@@ -134,7 +134,7 @@ def _encode_category(column: CategoryColumn, table: TextTable) -> Inputs:
     """Returns a 1 for the category of the record, and a 0 for all others."""
     places = {name: place for place, name in enumerate(column.categories)}
     chosen = np.zeros(len(table.places), dtype=np.int64)
-    # Every word that is no category, with the first record that has it.
+    # Every word that is not a category, with the first record that has it.
     unknown: dict[str, int] = {}
     for record, text in enumerate(table.take_column(column.name)):
         name = text

@@ -36,7 +36,7 @@ class TextTable:
     Attributes:
         source: The file or folder, for messages.
         columns: The values of every column, in the order of the header.
-        places: Where each record stands on disk, as "line 7".
+        places: Where each record is on disk, as "line 7".
         decimal_commas: For each record whether its file may write a number as 1,5; empty: none may.
     """
 
@@ -68,7 +68,7 @@ class TextTable:
             record: Place of the record, from 0.
 
         Raises:
-            ValueError: It is no number.
+            ValueError: It is not a number.
         """
         decimal_comma = bool(self.decimal_commas) and self.decimal_commas[record]
         return parse_number(self.columns[name][record], decimal_comma=decimal_comma)
@@ -92,7 +92,7 @@ def parse_number(text: str, *, decimal_comma: bool) -> float:
         decimal_comma: Whether 1,5 is a number.
 
     Raises:
-        ValueError: It is no number.
+        ValueError: It is not a number.
     """
     if decimal_comma and "." not in text:
         # Once only: 1,234,567 stays no number instead of becoming another one.

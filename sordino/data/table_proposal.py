@@ -163,7 +163,7 @@ def _propose_column(table: TextTable, name: str, texts: Sequence[str]) -> Column
 
 
 def _parse_all(table: TextTable, name: str, records: Sequence[int]) -> list[float]:
-    """Returns the numbers of records; none where one of them is no finite number."""
+    """Returns the numbers of records; none where one of them is not a finite number."""
     numbers = []
     for record in records:
         try:

@@ -26,7 +26,7 @@ TEXT = """\
 # {clients} clients, each with records of its own, train one model.
 #
 # Every step's noise is drawn where the records are, and hides a record from everyone, the server
-# included. All that stands here is public: columns, limits, categories, classes and sizes.
+# included. Everything here is public: columns, limits, categories, classes and sizes.
 
 [federation]
 clients = {clients}
@@ -86,7 +86,7 @@ def plan_tables(
         group: The column that says whose a record is.
 
     Raises:
-        UserError: One of them is no table, or they have different columns.
+        UserError: One of them is not a table, or they have different columns.
     """
     records = read_text_table(data)
     seen = records if sample == data else read_text_table(sample)
@@ -121,7 +121,7 @@ def write_table_protocol(plan: TablePlan, *, multiplier: float, epsilon: float) 
 
 
 def _refuse_other_columns(data: TextTable, sample: TextTable) -> None:
-    """Refuses a sample whose columns are not those of the tables that it stands for."""
+    """Refuses a sample whose columns are not those of the tables that it represents."""
     wanted = set(data.columns) - {FILE_COLUMN}
     given = set(sample.columns) - {FILE_COLUMN}
     if wanted != given:
