@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from sordino.federation.assignment import (
-    assigned,
     derive_mask_key,
     draw_mask_words,
+    make_assignment,
     minibatches,
 )
 from sordino.federation.rules.local_training import (

@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from sordino.federation.assignment import assigned, draw_mask_words
+from sordino.federation.assignment import draw_mask_words, make_assignment
 from sordino.federation.client import Score, join_scores, score_chunks
 from sordino.federation.processors import single_threaded, worker_count
 from sordino.federation.record_tensors import Tensors
