@@ -5,6 +5,7 @@ import platform
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("sordino/native/src")
@@ -63,14 +64,31 @@ class BuildLibraries(build_ext):
         places = [Path(self.get_ext_fullpath(library.name)) for library in self.extensions]
         for place in places:
             place.parent.mkdir(parents=True, exist_ok=True)
+            # Earlier versions named the version of Python in the file, and would be found first.
+            for earlier in place.parent.glob(f"{place.stem}.*.so"):
+                earlier.unlink()
         super().run()
         if not any(place.exists() for place in places):
             self.warn(
                 "the native engine was not built: Sordino works without it, with its torch engine. It needs a C++17 compiler."
             )
 
+    def get_ext_filename(self, fullname: str) -> str:
+        # No version of Python in the name: ctypes loads it in any.
+        return str(Path(*fullname.split("."))) + ".so"
+
     def get_export_symbols(self, ext: Extension) -> list[str]:
         return []
 
 
-setup(ext_modules=libraries(), cmdclass={"build_ext": BuildLibraries})
+class PlatformWheel(bdist_wheel):
+    """A wheel for one platform and every version of Python: the kernel knows nothing of Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    ext_modules=libraries(),
+    cmdclass={"bdist_wheel": PlatformWheel, "build_ext": BuildLibraries},
+)

@@ -1,21 +1,17 @@
-"""Adds the pages that are generated from the code while MkDocs builds the site."""
+"""Adds the page that is generated from docstrings while MkDocs builds the site."""
 
 from __future__ import annotations
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from docsite import command_line, file_format, interface
+from docsite import interface
 
-PAGES = {
-    "reference/commands.md": command_line.page,
-    "reference/file.md": file_format.page,
-    "reference/python.md": interface.page,
-}
+PAGES = {"reference/python.md": interface.page}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the generated pages to those of docs/.
+    """Adds the generated page to those of docs/.
 
     Args:
         files: that MkDocs has found.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sordino
-from docsite import command_line, file_format, interface, pictures
+from docsite import badges, command_line, file_format, interface, pictures, reference
 from sordino.protocol import Protocol, build_schema
 from tests.support import REPOSITORY
 
@@ -106,6 +106,30 @@ def sordino_run(arguments: list[str]) -> int:
     from sordino.cli.main import run
 
     return run(arguments)
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_the_committed_reference_is_what_the_code_says(name) -> None:
+    """`python -m docsite` writes it anew."""
+    assert (reference.FOLDER / name).read_text(encoding="utf-8") == reference.PAGES[name]()
+
+
+def test_the_badges_say_what_the_package_says(tmp_path) -> None:
+    """`python -m docsite` draws them anew."""
+    badges.main(tmp_path)
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert drawn == {path.name: path.read_text() for path in badges.FOLDER.iterdir()}
+    for file, (name, value) in badges.list_badges().items():
+        assert f"![{name}: {value}](docs/badges/{file}.svg)" in readme
+
+
+def test_the_moving_picture_is_small_and_moves() -> None:
+    """`python -m docsite.movie` films it anew."""
+    image = pytest.importorskip("PIL.Image")
+    file = REPOSITORY / "docs" / "explorer.webp"
+    assert file.stat().st_size < 1_500_000
+    assert image.open(file).n_frames >= 10
 
 
 def test_every_public_name_is_in_the_reference() -> None:
