@@ -277,7 +277,8 @@ def examine_health(path: Path) -> Diagnosis:
     except (OSError, ValueError, KeyError, TypeError):
         return stopped
     # A killed process leaves its last state behind, which would look healthy for ever.
-    if time.time() - at > FRESH:
+    # A time that is still to come is that of a clock that was put back since.
+    if abs(time.time() - at) > FRESH:
         return stopped
     trouble = None
     if not healthy:

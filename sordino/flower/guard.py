@@ -178,7 +178,6 @@ def answer_request(
     # Before anything is decided: a stranger must learn nothing from how a request is refused.
     refuse_strangers(store, request_statement(request, run), signature, request.round)
     answer = admit_request(store, request, run)
-    working = 0.0
     if answer is None:
         # Earlier state is put into the message here and was never sent: it holds private values.
         message.content[KEPT] = pack_arrays(store.read_state())
@@ -188,13 +187,13 @@ def answer_request(
         # Kept, and its digest noted, before it is sent: if the connection breaks, the same bits are
         # sent again, and no round gets noise twice.
         answer = keep_upload(store, request, run, reply)
+        # Once for a charge: a server that asks again and again must not fill the disk.
+        note_seconds(store.folder, request.round, working, time.perf_counter() - began - working)
     # A new message, made only of the kept vector: whatever else the app wrote stays here.
     reply = upload_reply(message, answer.vector)
     if request.sums:
         signed = find_mask_signature(store, request)
         reply.content[SUMS] = make_wave_record(MASK, encode_body(signed))
-    guarding = time.perf_counter() - began - working
-    note_seconds(store.folder, request.round, working, guarding)
     return reply
 
 

@@ -43,6 +43,8 @@ MASK = "mask"
 LARGEST_RECORDS = 10**8
 # Bytes that an array may take in addition to its numbers.
 HEADER_BYTES = 4096
+# Letters that the name of a training has at most; ours have 32.
+NAME_LENGTH = 200
 # Fields of a request, with their types.
 FIELDS: Mapping[str, type] = {
     "training": str,
@@ -210,6 +212,9 @@ def read_request(message: Message) -> Request:
         # A bool is an int to isinstance, so types are compared exactly.
         if type(given[name]) is not kind or (kind is int and given[name] < 0):
             raise MalformedMessage(f"its {name} is not what it should be")
+    # It is written down, and read again with every request.
+    if len(given["training"]) > NAME_LENGTH:
+        raise MalformedMessage("its training is not what it should be")
     if MODEL not in arrays or not set(arrays) <= {MODEL, HELPER}:
         raise MalformedMessage("its arrays are not those of a request")
     return Request(**given, arrays=unpack_arrays(arrays), sums=sums)

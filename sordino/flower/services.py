@@ -53,6 +53,8 @@ LONGEST_PAUSE = 30.0
 STABLE = 60.0
 # Seconds that a process has to end when it is asked to.
 ENDING = 15.0
+# Bytes that a public key with its certificate has at most.
+LARGEST_KEY = 65_536
 # Exit code of a program whose input is wrong; another start does not help.
 BAD_INPUT = 2
 
@@ -311,7 +313,7 @@ class CoordinatorService(PartyService):
             if not (key.stem.isascii() and key.stem.isdecimal()):
                 continue
             try:
-                digest = hashlib.sha256(require_file(key).read_bytes()).hexdigest()
+                digest = hashlib.sha256(read_key(key)).hexdigest()
                 if known.get(key.stem) == digest:
                     continue
                 if key.stem in known:
@@ -445,6 +447,20 @@ def sum_spending(folder: Path) -> Spending:
     if refusals:
         words += f", the last: {refusals[-1].reason}"
     return Spending(rounds=rounds, refusals=len(refusals), epsilon=epsilon, words=words)
+
+
+def read_key(path: Path) -> bytes:
+    """Returns what is in the file of a public key.
+
+    Args:
+        path: The file, which came from somebody else.
+
+    Raises:
+        UserError: There is none, or it is far larger than a key.
+    """
+    if require_file(path).stat().st_size > LARGEST_KEY:
+        raise UserError(f"it has more than {LARGEST_KEY:,} bytes, and a public key has fewer")
+    return path.read_bytes()
 
 
 def is_alive(process: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sordino.flower.messages import MalformedMessage
+from sordino.flower.messages import NAME_LENGTH, MalformedMessage
 from sordino.secure_sums.letters import NONCE_BYTES
 from sordino.secure_sums.masks import KEY_BYTES, SEED_BYTES
 
@@ -109,7 +109,23 @@ def read_text(raw: Any) -> str:
     """
     if type(raw) is not str:
         raise ValueError("not a text")
+    # JSON has halves of letters, which no file and no digest takes: this raises a ValueError.
+    raw.encode()
     return raw
+
+
+def read_name(raw: Any) -> str:
+    """Returns the name of a training.
+
+    Args:
+        raw: The name.
+
+    Raises:
+        ValueError: It is none, or longer than any.
+    """
+    if len(read_text(raw)) > NAME_LENGTH:
+        raise ValueError("no training has such a name")
+    return str(raw)
 
 
 def make_mapping_form(one: Form) -> Form:
@@ -164,6 +180,7 @@ def read_clients_named(raw: Any) -> tuple[int, ...]:
 
 
 TEXT = Form(str, read_text)
+NAME = Form(str, read_name)
 BYTES = Form(write_bytes, lambda raw: read_bytes(raw))
 # Lengths are checked where a value comes in: a wrong one would fail deep inside the cryptography.
 KEY = Form(write_bytes, lambda raw: read_bytes(raw, KEY_BYTES))

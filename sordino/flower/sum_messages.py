@@ -21,6 +21,7 @@ from sordino.flower.sum_forms import (
     FORMS,
     KEY,
     LETTER,
+    NAME,
     NUMBER,
     SHARE,
     TEXT,
@@ -204,7 +205,7 @@ LABEL = make_body_form(Label)
 CALL_FORMS: Mapping[type[Any], Mapping[str, Form]] = {
     Label: {"round": NUMBER, "attempt": NUMBER},
     SignedKey: {"client": NUMBER, "identity": BYTES, "public": KEY, "signature": BYTES},
-    KeyCall: {"training": TEXT, "protocol": TEXT},
+    KeyCall: {"training": NAME, "protocol": TEXT},
     KeyReply: {
         "public": KEY,
         "signature": BYTES,
@@ -212,7 +213,7 @@ CALL_FORMS: Mapping[type[Any], Mapping[str, Form]] = {
         "attempt": Form(int, lambda raw: read_number(raw, least=-1)),
     },
     PrepareCall: {
-        "training": TEXT,
+        "training": NAME,
         "label": LABEL,
         "keys": make_mapping_form(make_body_form(SignedKey)),
     },
@@ -222,10 +223,10 @@ CALL_FORMS: Mapping[type[Any], Mapping[str, Form]] = {
         "participants": CLIENTS,
         "letters": make_mapping_form(LETTER),
     },
-    ConfirmCall: {"training": TEXT, "label": LABEL, "survivors": make_mapping_form(BYTES)},
+    ConfirmCall: {"training": NAME, "label": LABEL, "survivors": make_mapping_form(BYTES)},
     ConfirmReply: {"signature": BYTES},
     UnmaskCall: {
-        "training": TEXT,
+        "training": NAME,
         "label": LABEL,
         "survivors": make_mapping_form(BYTES),
         "confirmations": make_mapping_form(BYTES),

@@ -100,6 +100,21 @@ def find_node_certificates(arguments: list[str]) -> Path:
     return Path(arguments[arguments.index("--ssl-certfile") + 1]).with_name(NODES)
 
 
+def hide_database(arguments: list[str]) -> None:
+    """Lets nobody but the own account read the SuperLink's database.
+
+    Uploads wait in it until they are fetched, and tokens of tasks stand in it.
+
+    Args:
+        arguments: Arguments of Flower's command.
+    """
+    database = Path(arguments[arguments.index("--database") + 1])
+    # SQLite gives the files that it puts beside a database the permissions that this one has.
+    database.touch(mode=0o600)
+    for path in database.parent.glob(f"{database.name}*"):
+        path.chmod(0o600)
+
+
 def main(arguments: list[str]) -> None:
     """Runs a SuperLink.
 
@@ -117,6 +132,7 @@ def main(arguments: list[str]) -> None:
     install_access_control(secured=secured)
     check_access_control()
     raise_file_limit()
+    hide_database(arguments)
     nodes = None
     if secured:
         nodes = find_node_certificates(arguments)

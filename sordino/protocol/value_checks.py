@@ -7,6 +7,7 @@ adds the checks of whole tables.
 from __future__ import annotations
 
 import math
+import unicodedata
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -194,6 +195,26 @@ class Flag(Check):
         return {"type": "boolean"}
 
 
+# Categories of Unicode that move the cursor of a terminal, and classes of characters that reorder
+# what stands around them, so that a line would not be read as it was written.
+CONTROLS = frozenset({"Cc", "Zl", "Zp"})
+REORDERING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+
+
+def is_control(character: str) -> bool:
+    r"""Returns whether a character changes how a terminal shows others.
+
+    Args:
+        character: The character.
+
+    Example:
+        >>> [is_control(one) for one in ("a", "\x1b", "\u202e")]
+        [False, True, True]
+    """
+    category = unicodedata.category(character)
+    return category in CONTROLS or unicodedata.bidirectional(character) in REORDERING
+
+
 @dataclass(frozen=True)
 class Text(Check):
     """A non-empty string without control characters."""
@@ -211,8 +232,7 @@ class Text(Check):
         if (
             not isinstance(value, str)
             or not value.strip()
-            # Control characters in a name would move the cursor of the terminal that prints it.
-            or any(ord(c) < 32 or ord(c) == 127 for c in value)
+            or any(is_control(character) for character in value)
         ):
             raise InvalidValue(key, value, self.values_allowed)
         return value
