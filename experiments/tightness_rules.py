@@ -61,7 +61,7 @@ def lot_rows() -> list[Row]:
     # All twenty shares make two clips, so one alone is this much smaller than eight.
     alone = make_lots(noise=Gaussian(multiplier=8.0))
     adaptive = make_lots(rule={"adaptive": AdaptiveClip()})
-    counted = adaptive.release.lot.adaptive.price_factor
+    counted = adaptive.local.adaptive.price_factor
     return [
         Row(
             bound=lots, setting="dp-sgd, a record added or removed", protocol=make_lots(),

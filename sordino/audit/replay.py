@@ -27,6 +27,7 @@ from sordino.federation.setup import Setup
 from sordino.federation.state import State
 from sordino.federation.upload import Upload
 from sordino.models.per_example import ClippedSum
+from sordino.protocol import Protocol
 from sordino.protocol.aggregation_kinds import find_mixing
 
 # Of the largest value: more than rounding moves what is computed twice in float32.
@@ -179,6 +180,7 @@ class Replay:
                 count=None if count is None else count[: self._count],
             )
             broadcast_state.note(upload)
+        broadcast_state.note_clients(count_known(protocol, present))
         self._rate = find_step_rate(protocol, state)
         self._server_state = dict(broadcast_state.kept)
         self.strays.append(np.append(strays, self._strayed_mean(seen)))
@@ -279,8 +281,7 @@ def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | 
     weights = present * weigh_clients(setup)
     if protocol.release.secure_sum is not None:
         # Of fewer than the threshold no sum was opened.
-        opened = present.sum(axis=1, keepdims=True) >= protocol.release.secure_sum.threshold
-        weights = weights * opened
+        weights = weights * (count_known(protocol, present) > 0)
     sent = np.where(present.T[:, :, None], seen.uploads[:, :count], 0.0)
     total = np.einsum("nc,cnd->nd", weights, sent)
     shares = weights.sum(axis=1, keepdims=True)
@@ -292,6 +293,20 @@ def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | 
     mixing = find_mixing(rule, seen.round)
     mixed: np.ndarray = (1 - mixing) * before + mixing * mean
     return mixed
+
+
+def count_known(protocol: Protocol, present: np.ndarray) -> np.ndarray:
+    """Returns how many uploads the server knows, alone or in a sum, one a row as a column.
+
+    Args:
+        protocol: Its channel says how many open a sum.
+        present: Who took part: one training a row, one client a column.
+    """
+    number: np.ndarray = present.sum(axis=1, keepdims=True)
+    secure_sum = protocol.release.secure_sum
+    if secure_sum is None:
+        return number
+    return number * (number >= secure_sum.threshold)
 
 
 def measure_stray(found: np.ndarray, expected: np.ndarray) -> float:

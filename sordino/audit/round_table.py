@@ -109,7 +109,9 @@ def observe_singles(setup: Setup, records: Sequence[RoundRecord]) -> RoundTable:
                 table = means.setdefault(upload.client, np.zeros(shape, dtype=np.float32))
                 table[row] = upload.means
             if upload.count is not None:
-                counts.setdefault(upload.client, np.zeros((len(records), 1)))[row] = upload.count
+                # Residues are integers, which floating-point numbers would round.
+                table = np.zeros((len(records), 1), dtype=upload.count.dtype)
+                counts.setdefault(upload.client, table)[row] = upload.count
     return RoundTable(
         round=records[0].task.round_index,
         before=before,

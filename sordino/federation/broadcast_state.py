@@ -7,7 +7,7 @@ upload may concern some rows only.
 A broadcast is the global model alone, or a stack whose first entry is the global model:
     with the penalty    the leader's model in the second entry
     with scaffold       c - c_k in entry 1 + k, or for one client alone in the second
-    with dp-sgd         where the clip follows the gradients, the clip in every place of the second
+    with a clip that follows    the clip in every place of the second entry
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Protocol as Interface
 
 import numpy as np
 
+from sordino.federation.integer_uploads import open_residues
 from sordino.federation.state import State
-from sordino.federation.upload import Upload
+from sordino.federation.upload import Upload, upload_type
 from sordino.protocol import (
-    DpSgd,
     LocalRule,
     Protocol,
     Scaffold,
     UserError,
+    noisy_upload_of,
 )
 from sordino.protocol.registry import Registry
 
@@ -49,6 +50,13 @@ class BroadcastState(Interface):
             upload: What a client sent.
         """
 
+    def note_clients(self, number: np.ndarray) -> None:
+        """Learns how many clients' uploads are known to it, before what is kept is asked for.
+
+        Args:
+            number: How many; in a table, one a row as a column. Where no sum was opened, 0.
+        """
+
     @property
     def kept(self) -> Mapping[str, np.ndarray]:
         """What a checkpoint keeps."""
@@ -66,6 +74,8 @@ def restore_broadcast_state(protocol: Protocol, state: State) -> BroadcastState:
         protocol: The federation whose rounds are played.
         state: The state after the last round.
     """
+    if protocol.release.adaptive is not None:
+        return FollowingClip(protocol, state)
     return BROADCAST_STATES.of(protocol.local)(protocol, state)
 
 
@@ -116,6 +126,13 @@ class LeaderModel:
             before = np.full_like(upload.vector, np.nan)
         self._model = np.where(upload.rows, upload.vector, before)
 
+    def note_clients(self, number: np.ndarray) -> None:
+        """Does nothing: one upload alone is kept.
+
+        Args:
+            number: How many clients contributed.
+        """
+
     @property
     def kept(self) -> dict[str, np.ndarray]:
         """The leader's last upload."""
@@ -164,18 +181,23 @@ class ControlVariates:
         before = self._own[upload.client]
         self._own[upload.client] = np.where(upload.rows, before - self._common + seen, before)
 
+    def note_clients(self, number: np.ndarray) -> None:
+        """Does nothing: every upload is noted by itself.
+
+        Args:
+            number: How many clients contributed.
+        """
+
     @property
     def kept(self) -> dict[str, np.ndarray]:
         """Every client's control variate."""
         return {"controls": self._own}
 
 
-@BROADCAST_STATES.register(DpSgd)
 class FollowingClip:
-    """The clip of dp-sgd, which may follow a quantile of the gradients' norms (docs/theory.md#a22).
+    """The clip that follows a quantile of what it clips (docs/theory.md#a22).
 
-    It holds the clip and the sum of the round's noisy counts. Where the clip stays, nothing travels
-    with the model.
+    It holds the clip, the sum of the round's noisy counts, and how many clients are in it.
     """
 
     def __init__(self, protocol: Protocol, state: State) -> None:
@@ -185,23 +207,25 @@ class FollowingClip:
             protocol: Its rule says where the clip begins, and what it follows.
             state: State of the training.
         """
-        lot = protocol.release.lot
-        if lot is None:
-            raise TypeError(f"{protocol.local.tag} draws no lots")
-        self._lot = lot
-        self._fixed = protocol.aggregation.fixed_denominator
+        adaptive = protocol.local.adaptive
+        if adaptive is None:
+            raise TypeError(f"the clip of {protocol.local.tag} stays")
+        self._adaptive = adaptive
+        self._release = noisy_upload_of(protocol)
+        self._protocol = protocol
         self._clip = find_present_clip(protocol, state)
-        self._counted = np.zeros(self._clip.shape)
+        kind: type[np.generic] = np.float64
+        if self._release.secure_sum is not None:
+            kind = upload_type(protocol)
+        self._counted = np.zeros(self._clip.shape, kind)
         self._clients = np.zeros(self._clip.shape)
 
     def broadcast(self, weights: np.ndarray) -> np.ndarray:
-        """Returns the global model, and the clip where it does not stay.
+        """Returns the global model, and the clip in every place of a second entry.
 
         Args:
             weights: The global model.
         """
-        if self._lot.adaptive is None:
-            return weights
         clip = np.broadcast_to(self._clip, weights.shape)
         return np.stack([weights, clip.astype(weights.dtype)])
 
@@ -213,26 +237,42 @@ class FollowingClip:
         """
         if upload.count is None:
             return
-        self._counted += np.where(upload.rows, upload.count, 0.0)
-        self._clients += np.where(upload.rows, 1.0, 0.0)
+        # Residues wrap around, which is the modulus.
+        self._counted += np.where(upload.rows, upload.count, 0).astype(self._counted.dtype)
+
+    def note_clients(self, number: np.ndarray) -> None:
+        """Notes how many clients' counts are known.
+
+        Args:
+            number: How many; in a table, one a row as a column.
+        """
+        self._clients = number.reshape(self._clip.shape).astype(np.float64)
 
     @property
     def kept(self) -> dict[str, np.ndarray]:
         """The clip of the next round."""
-        adaptive = self._lot.adaptive
-        if adaptive is None:
-            return {}
-        clients = self._clients
-        if self._fixed:
-            clients = np.full(self._clip.shape, self._lot.clients)
-        expected = np.maximum(clients, 1.0) * self._lot.batch
-        within = np.clip(0.5 + self._counted / expected, 0.0, 1.0)
-        moved = self._clip * np.exp(-adaptive.rate * (within - adaptive.quantile))
-        # Gradients that vanish, or counts that are only noise, must not lead it to 0 or infinity.
-        moved = np.clip(moved, self._lot.clip / FARTHEST_CLIP, self._lot.clip * FARTHEST_CLIP)
+        expected = np.maximum(self._clients, 1.0)
+        if self._protocol.aggregation.fixed_denominator:
+            everybody = self._protocol.participation.count_expected(clients=self._protocol.clients)
+            expected = np.full(self._clip.shape, float(everybody))
+        counted = self._open_counts() / self._release.count_length
+        within = np.clip(0.5 + counted / (expected * self._release.counted), 0.0, 1.0)
+        moved = self._clip * np.exp(-self._adaptive.rate * (within - self._adaptive.quantile))
+        # Norms that vanish, or counts that are only noise, must not lead it to 0 or infinity.
+        start = self._release.clip
+        moved = np.clip(moved, start / FARTHEST_CLIP, start * FARTHEST_CLIP)
         # A round without counts says nothing.
         after = np.where(self._clients > 0, moved, self._clip)
         return {"clip": after.astype(np.float32).astype(np.float64)}
+
+    def _open_counts(self) -> np.ndarray:
+        """Returns the sum of the counts, as lengths; a secure sum is read from its residues."""
+        grid = self._protocol.grid
+        if self._release.secure_sum is None or grid is None:
+            return self._counted
+        # Where no sum is opened nothing is known of it.
+        known = np.where(self._clients > 0, self._counted, 0).astype(self._counted.dtype)
+        return open_residues(known, grid)
 
 
 def find_present_clip(protocol: Protocol, state: State) -> np.ndarray:
@@ -243,24 +283,23 @@ def find_present_clip(protocol: Protocol, state: State) -> np.ndarray:
         state: State of the training.
     """
     shape = (*state.weights.shape[:-1], 1)
-    start = np.full(shape, np.float32(protocol.local.clip), dtype=np.float64)
+    start = np.full(shape, np.float32(protocol.release.clip), dtype=np.float64)
     return np.asarray(state.kept.get("clip", start))
 
 
 def find_step_rate(protocol: Protocol, state: State) -> float | np.ndarray:
     """Returns what the server's step is multiplied by in a round.
 
-    Sums come in units of the clip, which is put back here.
+    Where the clip follows, uploads come in units of it, and it is put back here.
 
     Args:
         protocol: The federation whose rounds are played.
         state: What the round began with.
     """
     rate = protocol.find_server_rate(state.round)
-    lot = protocol.release.lot
-    if lot is None or lot.adaptive is None:
+    if protocol.release.adaptive is None:
         return rate
-    scaled: np.ndarray = rate * find_present_clip(protocol, state) / lot.clip
+    scaled: np.ndarray = rate * find_present_clip(protocol, state) / protocol.release.clip
     return scaled
 
 
@@ -268,11 +307,10 @@ def read_clip(protocol: Protocol, extras: np.ndarray | None) -> np.ndarray | Non
     """Returns the clip that travelled with the global model, None where it stays.
 
     Args:
-        protocol: Its rule says whether the clip follows the gradients.
+        protocol: Its rule says whether the clip follows.
         extras: What travelled with the global model.
     """
-    lot = protocol.release.lot
-    if lot is None or lot.adaptive is None or extras is None:
+    if protocol.release.adaptive is None or extras is None:
         return None
     clip: np.ndarray = extras[0][..., :1].astype(np.float64)
     return clip

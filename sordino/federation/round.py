@@ -273,6 +273,13 @@ class Round:
         counts: np.ndarray = self._present_rows.sum(axis=1, keepdims=True)
         return counts >= secure_sum.threshold
 
+    def _count_known(self) -> np.ndarray:
+        """Returns how many uploads are known, alone or in a sum, one row a training."""
+        if not self._table:
+            return len(self._present) * self._opened
+        known: np.ndarray = self._present_rows.sum(axis=1, keepdims=True) * self._opened
+        return known
+
     def note_upload(self, upload: Upload) -> None:
         """Notes what the server and the client keep of an upload, for the next round.
 
@@ -327,6 +334,7 @@ class Round:
         setup = self._setup
         before = self._before
         joined = self._joining.finish()
+        self._broadcast_state.note_clients(self._count_known())
         weights, moments = move_model(
             setup.protocol.server,
             before.weights,

@@ -18,6 +18,7 @@ from sordino.federation.integer_uploads import (
 )
 from sordino.federation.rules.bezier_steps import draw_sent_point
 from sordino.federation.rules.local_training import (
+    UNCOUNTED,
     Assignment,
     ClientState,
     LocalResult,
@@ -42,8 +43,9 @@ class Upload:
         kept: What the client keeps for its next round; it is not sent.
         rows: Where the vector is a table, in which rows the client took part, as a column.
         means: With noisy-sgd the noisy mean of every step, where they are recorded.
-        count: Where the clip follows the gradients, the noisy count of those within it, as one
-            number; in a table, one a row as a column.
+        count: Where the clip follows, the noisy count of what was within it, as one number; in a
+            table, one a row as a column. It is one more coordinate of the vector, in its unit
+            (docs/theory.md#a22); under secure aggregation its residue.
     """
 
     client: int
@@ -108,24 +110,57 @@ def noisy_count(
     training: int,
     client: int,
 ) -> np.ndarray | None:
-    """Returns how many examples were within the clip, under the client's share of noise.
+    """Returns the count of what was within the clip as it is sent: a coordinate, with its noise.
 
     Args:
         setup: The federation.
         task: What the client was asked to do.
-        within: Half the examples within the clip less half of the others; None where it stays.
+        within: Half of what was within the clip less half of the others; None where it stays.
         training: The number of the training, or of the first row of a table.
         client: Who sends it.
     """
-    lot = setup.release.lot
-    if within is None or lot is None:
+    release = setup.release
+    if within is None or release.in_steps:
         return None
     stream = setup.noise_key.stream(
         Purpose.COUNT_NOISE, training=training, client=client, round_index=task.round_index
     )
-    draws = stream.normal_rows(within.size, 1).reshape(within.shape)
-    noisy: np.ndarray = within + lot.count_share * draws
-    return noisy
+    length = within.reshape(-1, 1) * release.count_length
+    if setup.protocol.grid is None:
+        draws = mechanism_of(setup.noises[client]).draw(stream, len(length), 1)
+        sent: np.ndarray = (length + draws).astype(np.float32)
+    else:
+        steps = noisy_integers(length, setup.grid, stream)
+        sent = send_integers(setup, np.zeros(1), steps)
+    return sent.reshape(within.shape)
+
+
+def pack_upload(upload: Upload) -> np.ndarray:
+    """Returns what crosses a network as one vector: the upload, and its count as a last coordinate.
+
+    Args:
+        upload: What a client sends.
+    """
+    if upload.count is None:
+        return upload.vector
+    return np.concatenate([upload.vector, upload.count.astype(upload.vector.dtype)])
+
+
+def unpack_upload(setup: Setup, client: int, packed: np.ndarray) -> Upload:
+    """Returns the upload in a vector that has crossed a network, or the sum of several.
+
+    Args:
+        setup: The federation, as the server knows it.
+        client: Who sent it.
+        packed: The vector.
+    """
+    counts = setup.release.counts
+    return Upload(
+        client=client,
+        vector=packed[: packed.size - counts],
+        steps=UNCOUNTED,
+        count=packed[-counts:] if counts else None,
+    )
 
 
 def find_sent_model(

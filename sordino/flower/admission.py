@@ -310,4 +310,7 @@ def list_leading_shapes(protocol: Protocol, name: str) -> LeadingShapes:
     """
     if name == HELPER:
         return HELPER_SHAPES.of(protocol.personalization)
+    if protocol.release.adaptive is not None:
+        # The clip stands in every place of a second entry.
+        return ((2,),)
     return MODEL_SHAPES.of(protocol.local)(protocol)

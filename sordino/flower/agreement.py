@@ -153,12 +153,6 @@ def refuse_unsupported(protocol: Protocol) -> None:
             clients=protocol.clients, threshold=secure.threshold, colluders=secure.colluders
         )
     refuse_unstated_sizes(protocol)
-    lot = release_of(protocol).lot
-    if lot is not None and lot.adaptive is not None:
-        raise UserError(
-            "local.adaptive: across machines the counts of clipped examples do not travel yet. "
-            "Leave it out, or train on one machine, without --engine flower."
-        )
     # Seeded machines draw the same point from the protocol's seed.
     if release_of(protocol).on_curve and protocol.noise.secure:
         raise UserError(

@@ -24,12 +24,13 @@ def train_round(message: Message, context: Context) -> Message:
         The reply; the guard takes out what the client keeps.
     """
     # It brings torch: a request that is refused does not wait for it.
+    from sordino.federation.upload import pack_upload
     from sordino.flower.local_work import compute_upload
 
     kept = unpack_arrays(message.content.pop(KEPT))
     agreement = read_agreement(find_client_folder(context))
     upload = compute_upload(read_request(message), agreement, kept)
-    return upload_reply(message, upload.vector, upload.kept)
+    return upload_reply(message, pack_upload(upload), upload.kept)
 
 
 @app.evaluate()

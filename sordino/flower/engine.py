@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -22,9 +23,9 @@ from sordino.federation.channels.shuffler import shuffled_order
 from sordino.federation.client import Score
 from sordino.federation.personal import keeps_state
 from sordino.federation.round import RoundTask
-from sordino.federation.rules.local_training import UNCOUNTED, ClientState
+from sordino.federation.rules.local_training import ClientState
 from sordino.federation.setup import Setup
-from sordino.federation.upload import Upload, upload_type
+from sordino.federation.upload import Upload, unpack_upload, upload_type
 from sordino.flower.connected_clients import ConnectedClients
 from sordino.flower.exchange import EXTRA_LIFETIME, Exchange, expect_content
 from sordino.flower.messages import MalformedMessage, read_upload, request_message
@@ -205,19 +206,24 @@ class FlowerEngine:
         # All participants are sent the same models, so any request has the digest of all.
         common = self._make_request(first, round_index, models[first]).common_digest
         opened = secure_rounds.sum_round(
-            models, round_index, common, self._setup.initial_weights().size, make_request
+            models, round_index, common, self._upload_size, make_request
         )
         self._absent.update(opened.absent)
         if opened.total is None:
             return []
-        return [Upload(client=UNKNOWN_SENDER, vector=opened.total, steps=UNCOUNTED)]
+        return [unpack_upload(self._setup, UNKNOWN_SENDER, opened.total)]
+
+    @property
+    def _upload_size(self) -> int:
+        """How many numbers an upload has."""
+        return self._setup.initial_weights().size + self._setup.release.counts
 
     def _read_reply(self, reply: Message | None) -> np.ndarray:
         """Returns the upload in a reply, or raises an error that says why there is none."""
         arrived = expect_content(reply, self._exchange.deadline)
         kind: np.dtype[Any] = np.dtype(upload_type(self._setup.protocol))
         # Checked against the protocol and never against what the reply says of itself.
-        return read_upload(arrived, size=self._setup.initial_weights().size, dtype=kind)
+        return read_upload(arrived, size=self._upload_size, dtype=kind)
 
     def _make_uploads(self, vectors: list[tuple[int, np.ndarray]]) -> list[Upload]:
         """Returns uploads with their senders, or without them behind a shuffler."""
@@ -229,7 +235,7 @@ class FlowerEngine:
             kept = {}
         # Counts of clipped steps are computed from private records, so clients do not send them.
         return [
-            Upload(client=client, vector=vector, steps=UNCOUNTED, kept=kept)
+            replace(unpack_upload(self._setup, client, vector), kept=kept)
             for client, vector in vectors
         ]
 

@@ -17,6 +17,7 @@ from sordino.data import (
     refuse_other_columns,
 )
 from sordino.federation import personal
+from sordino.federation.broadcast_state import FARTHEST_CLIP
 from sordino.federation.client import ClientWork
 from sordino.federation.personal import keeps_state
 from sordino.federation.processors import single_threaded
@@ -140,6 +141,29 @@ def _refuse_misfits(request: Request, setup: Setup) -> None:
                 f"a model of shape {given.shape} was received; expected are {expected.size} "
                 f"finite {expected.dtype} numbers."
             )
+    if setup.release.adaptive is not None:
+        refuse_strange_clip(setup.release.clip, request.arrays[MODEL])
+
+
+def refuse_strange_clip(start: float, received: np.ndarray) -> None:
+    """Refuses a clip that no training comes to.
+
+    Args:
+        start: The clip that the training began with.
+        received: The model, and the clip in every place of a second entry.
+
+    Raises:
+        UserError: It is none, or farther from the start than a clip may go.
+    """
+    clips = received[-1] if received.ndim > 1 else np.zeros(1)
+    # Rounded to float32 it may lie a little beyond.
+    low = start / FARTHEST_CLIP * CLIP_FRACTION
+    high = start * FARTHEST_CLIP / CLIP_FRACTION
+    if not (clips == clips[0]).all() or not low <= float(clips[0]) <= high:
+        raise UserError(
+            f"a clip from {clips.min():.3g} to {clips.max():.3g} was received; expected is one "
+            f"number from {low:.3g} to {high:.3g}, in every place of a second entry."
+        )
 
 
 def refuse_coarse_models(

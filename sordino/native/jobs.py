@@ -292,11 +292,13 @@ class Call:
             start = torch.from_numpy(task.start).double()
             # Norms must not depend on how many threads torch has.
             with single_threaded():
-                steps, trained = clip_update(self._rule, start, trained, steps.nonfinite)
+                result = clip_update(self._rule, start, trained, steps.nonfinite, task.clip)
+        else:
+            result = LocalResult(model=trained, steps=steps, within=find_within(task, steps))
         return finish_upload(
             self._setup,
             task,
-            LocalResult(model=trained, steps=steps, within=find_within(task, steps)),
+            result,
             training=self._setup.training,
             client=task.client,
             draw=draw_natively,

@@ -61,7 +61,7 @@ def price_noise(protocol: Protocol) -> PricedNoise:
         raise ValueError("uploads of integers have a grid")
     return PricedNoise(
         sigma=grid.priced_sigma,
-        rounding=grid.rounding_move(protocol.model.parameters),
+        rounding=grid.rounding_move(protocol.model.parameters + release.counts),
         reason=" + sqrt(d)/g by rounding (docs/theory.md#a12)",
     )
 
@@ -81,7 +81,7 @@ def bound_sampler_distance(protocol: Protocol, rounds: int) -> float:
     parameters = MOST_PARAMETERS
     digits = MOST_DIGITS
     if protocol.model is not None and protocol.model.parameters is not None:
-        parameters = protocol.model.parameters
+        parameters = protocol.model.parameters + protocol.release.counts
         digits = protocol.grid.digits if protocol.grid is not None else MOST_DIGITS
     return bound_total_variation(digits, float(parameters) * protocol.clients * rounds)
 

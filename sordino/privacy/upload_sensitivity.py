@@ -281,6 +281,14 @@ def price_clipped_updates(
         records: Records of the smallest client, where known.
     """
     worst = np.full(len(rounds), 2 * rule.clip * find_reach(protocol))
+    counted = ""
+    if rule.adaptive is not None:
+        # Update and count are one vector, of norm V sqrt(1 + w^2) (docs/theory.md#a22).
+        worst = worst * rule.adaptive.price_factor
+        counted = (
+            f", and with its count of 1/2 or -1/2 {rule.adaptive.price_factor:.6g} times as far "
+            "(docs/theory.md#a22)"
+        )
     hidden = unit == "record" and records is not None and rule.batch < records
     reason = (
         f"clipped updates of two models differ by at most 2V{describe_reach(protocol)}, "
@@ -289,12 +297,13 @@ def price_clipped_updates(
     return UploadPrices(
         shifts=worst,
         first_used=np.full((len(rounds), rule.steps), worst[0]) if hidden else None,
+        # Control variates, or a clip that follows, carry the past beside the model.
         dynamics=()
-        if rule.corrected
+        if rule.corrected or rule.adaptive is not None
         else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
         reason=(
             "an upload moves by at most s_t = 2V, the clipped update's "
-            f"diameter{describe_reach(protocol)}"
+            f"diameter{describe_reach(protocol)}{counted}"
         ),
     )
 

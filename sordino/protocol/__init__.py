@@ -1,9 +1,10 @@
 """The vocabulary of a federation, which is priced, run, attacked and printed."""
 
+from sordino.protocol.adaptive_clip import AdaptiveClip
 from sordino.protocol.aggregation_kinds import Aggregation, Mean, Median, ModeConnectivity
 from sordino.protocol.channel_kinds import Channel, Direct, SecureAggregation, Shuffler
 from sordino.protocol.data_entries import ByColumn, Data, Dirichlet, Iid, Model, Partition, Shards
-from sordino.protocol.dp_sgd_rule import AdaptiveClip, DpSgd
+from sordino.protocol.dp_sgd_rule import DpSgd
 from sordino.protocol.errors import InvalidValue, SordinoError, UserError
 from sordino.protocol.file import (
     ProtocolSource,

@@ -373,17 +373,60 @@ INCOMPATIBLE = (
         instead="another rule with [[client]]",
         reason="clients that leave take their shares of the noise with them",
     ),
+    # A clip that follows: uploads are in units of the present clip, and carry a count.
     Incompatible(
-        pair=(ADAPTIVE, SECURE_SUMS),
-        key="local.rule",
-        instead='a fixed clip, or channel = "direct"',
-        reason="counts of clipped examples are not summed as residues",
-    ),
-    Incompatible(
-        pair=(ADAPTIVE, SERVER_NOISE),
+        pair=(ADAPTIVE, NOT_AT_CLIENT),
         key="noise.where",
         instead='"client" with an adaptive clip',
-        reason="clients add the noise to their counts of clipped examples",
+        reason="clients add the noise to their counts of what was within the clip",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, OTHER_NOISE),
+        key="local.rule",
+        instead="a fixed clip, or gaussian noise",
+        reason="update and count are priced as one vector under normal noise",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, NO_MEAN),
+        key="local.rule",
+        instead='a fixed clip, or aggregation = "mean"',
+        reason="counts are added up, and so are the updates that they are of",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, BY_RECORDS),
+        key="local.rule",
+        instead='a fixed clip, or aggregation weights = "equal"',
+        reason="all clients count alike, and one with a small share would show more by its count",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, OWN_MECHANISMS),
+        key="local.rule",
+        instead="a fixed clip where a client names a mechanism",
+        reason="counts would be under as many kinds of noise, and one of them decides the clip",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, PENALTY),
+        key="federation.penalty",
+        instead="false with an adaptive clip",
+        reason="the leader's upload is in units of a clip that has gone by",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, OWN_MODELS),
+        key="federation.personalization",
+        instead='"none" with an adaptive clip',
+        reason="what own models carry from round to round is known for a clip that stays",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, SCAFFOLD),
+        key="local.rule",
+        instead='a fixed clip, or another rule than "scaffold"',
+        reason="its control variates are made of uploads in units of one clip",
+    ),
+    Incompatible(
+        pair=(ADAPTIVE, BEZIER),
+        key="local.rule",
+        instead='a fixed clip, or another rule than "bezier"',
+        reason="the random point of its curve scales the update and not the count",
     ),
     # What own models carry from round to round is known for clipped steps under the clients' normal
     # noise alone.

@@ -5,46 +5,15 @@ It is DP-SGD of one data set (Abadi et al. 2016) whose records lie with the clie
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sordino.protocol.entries import Table, Tagged, Value, entry
+from sordino.protocol.adaptive_clip import AdaptiveClip
+from sordino.protocol.entries import Table, Tagged, entry
 from sordino.protocol.local_rule import RuleKind
 from sordino.protocol.noisy_sgd_rule import SAMPLINGS
 from sordino.protocol.schedules import SCHEDULES, Constant, Schedule
 from sordino.protocol.value_checks import Choice, Integer, Maybe, Number
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveClip(Value):
-    """The clip follows a quantile of the gradients' norms, measured privately (Andrew et al. 2021).
-
-    In every round clients also send how many of their drawn examples were within the clip, each
-    counted as 1/2 or -1/2, under noise of its own. The clip is multiplied by
-    exp(-rate (share within - quantile)).
-
-    Example:
-        >>> round(AdaptiveClip(quantile=0.5).price_factor, 4)
-        1.005
-    """
-
-    quantile: float = entry(
-        Number(above=0, below=1), "share of the gradients that are to be within the clip", 0.5
-    )
-    rate: float = entry(Number(above=0), "how fast the clip follows", 0.2)
-    # A tenth costs half a percent more noise (docs/theory.md#a22).
-    weight: float = entry(
-        Number(above=0, at_most=1),
-        "how exactly examples are counted: the count moves by this share of its noise's multiplier",
-        0.1,
-    )
-
-    @property
-    def price_factor(self) -> float:
-        """How much further a record moves gradients and count together than gradients alone."""
-        # Both are under independent normal noise, so their moves are two sides of a right angle.
-        return math.hypot(1.0, self.weight)
 
 
 @dataclass(frozen=True, kw_only=True)

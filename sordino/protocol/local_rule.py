@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sordino.protocol.entries import Value
 
 if TYPE_CHECKING:
-    from sordino.protocol.dp_sgd_rule import AdaptiveClip
+    from sordino.protocol.adaptive_clip import AdaptiveClip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class RuleKind(Value):
 
     @property
     def adaptive(self) -> AdaptiveClip | None:
-        """How the clip follows the gradients; None where it stays."""
+        """How the clip follows what it clips; None where it stays."""
         return None
 
     def check_smoothness(self, smoothness: float | None) -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from sordino.protocol.adaptive_clip import AdaptiveClip
 from sordino.protocol.arithmetic import sends_integers
 from sordino.protocol.channel_kinds import SecureAggregation
-from sordino.protocol.dp_sgd_rule import AdaptiveClip, DpSgd
+from sordino.protocol.dp_sgd_rule import DpSgd
 from sordino.protocol.errors import UserError
 from sordino.protocol.noise_kinds import Gaussian, Noise
 from sordino.protocol.noisy_sgd_rule import NoisySgd
@@ -37,8 +38,6 @@ class Lot:
         varying: Whether each record is drawn by a separate coin (Poisson).
         holders: How many clients' shares make up the noise of the sum.
         clients: By how many clients' B the sum is divided.
-        adaptive: How the clip follows the gradients; None where it stays. Sums are sent in units in
-            which the clip is `clip`, whatever it has become.
     """
 
     multiplier: float
@@ -47,14 +46,6 @@ class Lot:
     varying: bool
     holders: float
     clients: float
-    adaptive: AdaptiveClip | None = None
-
-    @property
-    def count_share(self) -> float:
-        """Standard deviation of one client's noise on its count; an example counts 1/2 or -1/2."""
-        if self.adaptive is None:
-            return 0.0
-        return self.multiplier / (2 * self.adaptive.weight * math.sqrt(self.holders))
 
     @property
     def share(self) -> float:
@@ -103,6 +94,8 @@ class NoisyUpload:
         reach: The largest norm of the update before noise; infinite where nothing bounds it.
         lot: What is said of it where it is a share of one noisy sum of clipped gradients; None
             where it is an update of its client.
+        adaptive: How the clip follows what it clips; None where it stays. Uploads are sent in units
+            in which the clip is `clip`, whatever it has become.
     """
 
     in_steps: ClassVar[Literal[False]] = False
@@ -122,6 +115,24 @@ class NoisyUpload:
     secure_sum: SecureAggregation | None
     reach: float
     lot: Lot | None = None
+    adaptive: AdaptiveClip | None = None
+
+    @property
+    def counted(self) -> int:
+        """How many examples or updates a client is expected to count."""
+        return 1 if self.lot is None else self.lot.batch
+
+    @property
+    def count_length(self) -> float:
+        """How long a count of 1 is as a coordinate of the upload; 0 where nothing is counted."""
+        if self.adaptive is None:
+            return 0.0
+        return self.adaptive.find_count_length(self.clip, self.counted)
+
+    @property
+    def counts(self) -> int:
+        """How many coordinates of an upload are counts, beside those of the model."""
+        return 0 if self.adaptive is None else 1
 
     @property
     def varying_batches(self) -> bool:
@@ -179,6 +190,8 @@ class NoisySteps:
     secure_sum: ClassVar[None] = None
     server_noise: ClassVar[None] = None
     lot: ClassVar[None] = None
+    adaptive: ClassVar[None] = None
+    counts: ClassVar[int] = 0
     noise: Noise
     noise_unit: float
     steps: int
@@ -302,6 +315,7 @@ def _noisy_update(rule: UpdateRule, protocol: Protocol) -> Release:
         on_curve=rule.on_curve,
         secret_batches=rule.secret_batches,
         reach=rule.reach,
+        adaptive=rule.adaptive,
         **_put_on_uploads(protocol, protocol.noise),
     )
 
@@ -355,7 +369,6 @@ def _shared_lot(rule: DpSgd, protocol: Protocol) -> Release:
         varying=rule.varying_batches,
         holders=_count_noise_holders(protocol, clients),
         clients=clients,
-        adaptive=rule.adaptive,
     )
     # The client's share on its sum divided by B, or all of it on the mean over clients.
     sigma = lot.share / lot.batch
@@ -376,6 +389,7 @@ def _shared_lot(rule: DpSgd, protocol: Protocol) -> Release:
         secret_batches=True,
         reach=_find_lot_reach(rule, protocol),
         lot=lot,
+        adaptive=rule.adaptive,
         **_put_on_uploads(protocol, absolute),
     )
 

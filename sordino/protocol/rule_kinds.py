@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sordino.protocol.adaptive_clip import AdaptiveClip
 from sordino.protocol.dp_sgd_rule import DpSgd
-from sordino.protocol.entries import Tagged, entry
+from sordino.protocol.entries import Table, Tagged, entry
 from sordino.protocol.errors import InvalidValue, UserError
 from sordino.protocol.local_rule import RuleKind
 from sordino.protocol.noisy_sgd_rule import DRAWS, DRAWS_DOC, NoisySgd
@@ -58,6 +59,18 @@ class FedAvg(RuleKind):
     weight_decay: float = entry(
         Number(at_least=0), "lambda: pull of every coordinate to zero, outside the clip", 0.0
     )
+    adaptive: AdaptiveClip | None = entry(
+        Maybe(Table(AdaptiveClip)),
+        "the clip of whole updates follows a quantile of their norms, from local.clip on; left "
+        "out: it stays",
+        None,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Steps of one round would be clipped alike whatever their norms: nobody counts them.
+        if self.adaptive is not None and not self.clips_update:
+            raise InvalidValue("clip-target", self.clip_target, '"update" with an adaptive clip')
 
     @property
     def clips_update(self) -> bool:

@@ -226,7 +226,8 @@ class Protocol(Value):
             # Where uploads are not summed as residues, nothing can wrap around.
             reach=math.inf if release.secure_sum is None else release.reach,
             contributions=1 if release.secure_sum is None else self.clients,
-            coordinates=require_dimension(self.model.parameters if self.model else None),
+            coordinates=require_dimension(self.model.parameters if self.model else None)
+            + release.counts,
             bits=64 if release.secure_sum is None else release.secure_sum.bits,
             digits=self.noise.digits,
         )
@@ -251,8 +252,9 @@ class Protocol(Value):
     @property
     def plain_server(self) -> bool:
         """Whether the joined model is the next global model, as it is."""
-        # With dp-sgd the server steps, by a rate of its schedule.
-        return self.server.plain and not self.local.joins_lot
+        # With dp-sgd the server steps, by a rate of its schedule; a clip that follows scales steps.
+        steps = self.local.joins_lot or self.local.adaptive is not None
+        return self.server.plain and not steps
 
     def find_server_rate(self, round_index: int) -> float:
         """Returns what the server's step is multiplied by in a round.

@@ -14,6 +14,7 @@ from sordino import (
     Constant,
     Data,
     DpSgd,
+    FedAvg,
     FedProx,
     Gaussian,
     Identity,
@@ -32,6 +33,7 @@ from sordino import (
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.training import Incomplete
 from sordino.flower.local_work import prepare_client
+from sordino.protocol import AdaptiveClip
 from tests.flower.local import LocalGrid, across, agreed, consortium, gone_on_with, plan, weights
 
 STEPS = {"steps": 3, "batch": 6, "clip": 1.0, "schedule": Constant(rate=0.3)}
@@ -77,6 +79,18 @@ KINDS = {
         "noise": STEP_NOISE,
         "server": ServerAdam(rate=0.02),
     },
+    "a clip of lots that follows": {
+        "local": DpSgd(batch=6, clip=1.0, schedule=Constant(rate=0.3), adaptive=AdaptiveClip()),
+        "noise": STEP_NOISE,
+    },
+    "a clip that follows": {
+        "local": FedProx(**STEPS, proximal=0.1, clip_target="update", adaptive=AdaptiveClip()),
+        "server": ServerAdam(rate=0.02),
+    },
+    "a clip that follows behind a shuffler": {
+        "local": FedAvg(**STEPS, clip_target="update", adaptive=AdaptiveClip()),
+        "channel": "shuffler",
+    },
     "bezier": {
         "local": Bezier(**{**STEPS, "schedule": Constant(rate=0.25)}),
         "assumptions": Assumptions(smoothness=4.0),
@@ -97,7 +111,8 @@ def test_across_machines_and_embedded_end_with_the_same_model(kind, tmp_path) ->
 
 
 @pytest.mark.parametrize(
-    "kind", ["fedavg", "fedprox", "prifedsync", "attention", "scaffold", "dp-sgd"]
+    "kind",
+    ["fedavg", "fedprox", "prifedsync", "attention", "scaffold", "dp-sgd", "a clip that follows"],
 )
 def test_a_run_whose_server_died_in_a_round_goes_on_to_the_same_model(kind, tmp_path) -> None:
     protocol = plan(**KINDS[kind], rounds=4)

@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordino[flower]'")
 
-from sordino import Constant, Data, DpSgd, Gaussian, Protocol, train
+from sordino import Constant, Data, DpSgd, FedAvg, Gaussian, Protocol, train
 from sordino.cli.main import run as sordino
 from sordino.federation.training import Incomplete
 from sordino.flower import connected_clients, reply_collection
 from sordino.flower.client_store import ClientStore
-from sordino.protocol import Mean, Poisson, SecureAggregation, save_protocol
+from sordino.protocol import AdaptiveClip, Mean, Poisson, SecureAggregation, save_protocol
 from tests.flower.local import LocalGrid, across, agreed, charges, gone_on_with, plan, weights
 from tests.flower.summing import fingerprints, wave_of, write_identity
 
@@ -55,6 +55,23 @@ PLANS = {
     "dp-sgd": {
         "local": DpSgd(batch=6, clip=0.5, schedule=Constant(rate=2.0)),
         "noise": Gaussian(multiplier=1.0),
+    },
+    "a clip that follows": {
+        "local": FedAvg(
+            steps=3,
+            batch=6,
+            clip=0.3,
+            schedule=Constant(rate=0.3),
+            clip_target="update",
+            adaptive=AdaptiveClip(quantile=0.6),
+        ),
+    },
+    "a clip of lots that follows": {
+        "local": DpSgd(
+            batch=6, clip=0.5, schedule=Constant(rate=2.0), adaptive=AdaptiveClip(quantile=0.6)
+        ),
+        "noise": Gaussian(multiplier=1.0),
+        "bits": 32,
     },
     "drawn by chance": {"clients": 4, "threshold": 3, "participation": Poisson(rate=0.8)},
 }

@@ -149,7 +149,8 @@ ADDED = Privacy(adjacency="add-or-remove")
 PULLED = {"penalty": True, "client": BUDGETS}
 STEP_NOISE = Gaussian(multiplier=1.0)
 LOT = DpSgd(batch=4, clip=1.0)
-FOLLOWING = DpSgd(batch=4, clip=1.0, adaptive=AdaptiveClip())
+FOLLOWED = {**STEPS, "clip_target": "update", "adaptive": AdaptiveClip()}
+FOLLOWING = FedAvg(**FOLLOWED)
 LOTS = {"local": LOT, "noise": STEP_NOISE}
 DECAYING = FedAvg(**STEPS, weight_decay=0.1)
 SUMS = {"channel": SecureAggregation(threshold=2)}
@@ -196,8 +197,15 @@ EXAMPLES = [
     {**LOTS, "channel": "shuffler"},
     {**LOTS, **PULLED},
     {**LOTS, "client": BUDGETS},
-    {**LOTS, **SUMS, "local": FOLLOWING},
-    {"local": FOLLOWING, "noise": Gaussian(multiplier=1.0, where="server")},
+    {"local": FOLLOWING, "noise": CENTRAL},
+    {"local": FOLLOWING, "noise": Laplace(scale=1.0)},
+    {"local": FOLLOWING, "aggregation": Median()},
+    {"local": FOLLOWING, "aggregation": Mean(weights="records")},
+    {"local": FOLLOWING, "client": OWN_NOISE},
+    {"local": FOLLOWING, **PULLED},
+    {"local": FOLLOWING, "personalization": Identity()},
+    {"local": Scaffold(**FOLLOWED)},
+    {"local": Bezier(**FOLLOWED), "assumptions": SMOOTH},
     {"personalization": Identity(), "local": Scaffold(**STEPS)},
     {"personalization": Identity(), "noise": Laplace(scale=1.0)},
     {"personalization": Identity(), "noise": CENTRAL},

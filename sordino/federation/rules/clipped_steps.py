@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 
 from sordino.federation.rules.local_training import (
@@ -14,6 +15,7 @@ from sordino.federation.rules.local_training import (
     Pull,
     Trainable,
     Worker,
+    clip_of_rows,
     rates_of,
 )
 from sordino.models.clipping import CLIP_FRACTION, NORM_ORDERS
@@ -35,9 +37,10 @@ def take_clipped_steps(rule: FedAvg, worker: Worker, task: Assignment) -> LocalR
     correction = None
     if task.correction is not None:
         correction = worker.as_tensor(task.correction)
+    start = worker.as_tensor(task.start)
     steps, trained = train_locally(
         worker.model,
-        worker.as_tensor(task.start),
+        start,
         rule,
         rates_of(worker, task),
         worker.draw_batches(task),
@@ -45,6 +48,8 @@ def take_clipped_steps(rule: FedAvg, worker: Worker, task: Assignment) -> LocalR
         task.pull,
         correction,
     )
+    if rule.clips_update:
+        return clip_update(rule, start.double(), trained, steps.nonfinite, task.clip)
     return LocalResult(model=trained, steps=steps)
 
 
@@ -60,7 +65,7 @@ def train_locally(
 ) -> tuple[LocalSteps, torch.Tensor]:
     """Runs the local steps of convergent-dp Eq. 2 (FedAvg) or Eq. 4 (FedProx).
 
-    Every step's gradient is clipped, or else the whole update once at the end.
+    Every step's gradient is clipped, unless the whole update is, once it is known.
 
     Args:
         model: Overwritten by every step.
@@ -83,7 +88,7 @@ def train_locally(
     joint = join_pulls(rule, origin, pull)
     clipped = 0
     nonfinite = 0
-    # Where the whole update is clipped at the end, its steps may be of any length.
+    # Where the whole update is clipped, its steps may be of any length.
     limit = math.inf if rule.clips_update else rule.clip
     order = NORM_ORDERS[rule.clip_norm]
     for rate, (inputs, targets) in zip(rates, batches, strict=True):
@@ -98,8 +103,6 @@ def train_locally(
         model.weights.copy_(exact)
         clipped += over
         nonfinite += broken
-    if rule.clips_update:
-        return clip_update(rule, origin, exact, nonfinite)
     clips = rule.steps * math.prod(start.shape[:-1])
     return LocalSteps(clipped=clipped, clips=clips, nonfinite=nonfinite), exact
 
@@ -124,8 +127,12 @@ def join_pulls(rule: FedAvg, origin: torch.Tensor, pull: Pull | None) -> Pull:
 
 
 def clip_update(
-    rule: FedAvg, origin: torch.Tensor, exact: torch.Tensor, nonfinite: int
-) -> tuple[LocalSteps, torch.Tensor]:
+    rule: FedAvg,
+    origin: torch.Tensor,
+    exact: torch.Tensor,
+    nonfinite: int,
+    present: np.ndarray | None = None,
+) -> LocalResult:
     """Clips the whole move of steps of any length.
 
     Args:
@@ -133,21 +140,42 @@ def clip_update(
         origin: Where the steps began.
         exact: Where they led.
         nonfinite: How many gradients counted as zero.
+        present: The present clip, where it follows the updates.
 
     Returns:
-        What happened, and the model that the clipped move leads to.
+        The model that the clipped move leads to. Where the clip follows, the move is in units in
+        which the clip is the rule's, and it is said whether it was within.
     """
+    clip: float | torch.Tensor = rule.clip
+    if present is not None:
+        clip = clip_of_rows(present)
     update = torch.zeros_like(origin)
     order = NORM_ORDERS[rule.clip_norm]
+    move = origin - exact
     # The move back as a gradient, with rate 1: steps and updates are clipped by the same code.
-    over, broken = clipped_step(update, origin - exact, 1.0, rule.clip, order)
+    over, broken = clipped_step(update, move, 1.0, clip, order)
     clips = math.prod(origin.shape[:-1])
     steps = LocalSteps(clipped=over, clips=clips, nonfinite=nonfinite + broken)
-    return steps, origin + update
+    if present is None:
+        return LocalResult(model=origin + update, steps=steps)
+    norms = torch.linalg.vector_norm(move, ord=order, dim=-1, keepdim=True)
+    # Asked this way around, an update that is not finite is not within.
+    within = torch.where(norms <= clip, 0.5, -0.5).double().cpu().numpy()
+    # V / C_t takes the present clip out: an upload moves by at most 2V, whatever the clip has
+    # become (docs/theory.md#a22).
+    return LocalResult(
+        model=origin + update * (rule.clip / clip),
+        steps=steps,
+        within=within.reshape(present.shape),
+    )
 
 
 def clipped_step(
-    weights: torch.Tensor, gradients: torch.Tensor, rate: float, clip: float, order: int = 2
+    weights: torch.Tensor,
+    gradients: torch.Tensor,
+    rate: float,
+    clip: float | torch.Tensor,
+    order: int = 2,
 ) -> tuple[int, int]:
     """Moves every row of `weights` against its gradient, clipped to norm `clip`.
 
@@ -155,7 +183,7 @@ def clipped_step(
         weights: Weights in float64, changed in place.
         gradients: One for every row.
         rate: The learning rate.
-        clip: The largest norm of a gradient.
+        clip: The largest norm of a gradient, for all rows or one a row as a column.
         order: Order of the norm.
 
     Returns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from sordino.federation.rules.local_training import (
     LOCAL_RULES,
@@ -11,6 +10,7 @@ from sordino.federation.rules.local_training import (
     LocalResult,
     LocalSteps,
     Worker,
+    read_present_clip,
 )
 from sordino.protocol import DpSgd
 
@@ -32,9 +32,7 @@ def sum_clipped_examples(rule: DpSgd, worker: Worker, task: Assignment) -> Local
     worker.model.load(start)
     # One step a round, and so one lot (docs/theory.md#a13).
     inputs, targets = next(worker.draw_examples(task))
-    clip: float | torch.Tensor = rule.clip
-    if task.clip is not None:
-        clip = read_clip_of_rows(task.clip)
+    clip = read_present_clip(worker, task)
     found = worker.clipped_sums.clipped_sum(inputs, targets, clip=clip, norm=rule.clip_norm)
     steps = LocalSteps(clipped=found.clipped, clips=len(targets), nonfinite=found.nonfinite)
     # V / C_t takes the present clip out: an upload moves by at most V / B for each record,
@@ -44,14 +42,3 @@ def sum_clipped_examples(rule: DpSgd, worker: Worker, task: Assignment) -> Local
     if task.clip is not None:
         within = np.asarray(found.within, dtype=np.float64).reshape(task.clip.shape)
     return LocalResult(model=start.double() - mean, steps=steps, within=within)
-
-
-def read_clip_of_rows(clip: np.ndarray) -> float | torch.Tensor:
-    """Returns the clip of one training as a number, those of a table as a column.
-
-    Args:
-        clip: As it was broadcast.
-    """
-    if clip.ndim == 1:
-        return float(clip[0])
-    return torch.from_numpy(clip.astype(np.float64))

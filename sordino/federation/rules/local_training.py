@@ -93,7 +93,7 @@ class Assignment:
         correction: The vector added to every gradient (SCAFFOLD).
         kept: What the client has kept from earlier rounds.
         sums: With noisy-sgd, what takes the place of the client's own sums and of their noise.
-        clip: The present clip, where it follows the gradients; in a table, one a row as a column.
+        clip: The present clip, where it follows; in a table, one a row as a column.
     """
 
     client: int
@@ -116,8 +116,8 @@ class LocalResult:
         kept: Moments of an optimizer, for the client's next round.
         means: With noisy-sgd the noisy mean of every step, where they are recorded:
             (steps, parameters), or (trainings, steps, parameters).
-        within: Where the clip follows the gradients, half the examples within it less half of the
-            others; in a table, one a row as a column.
+        within: Where the clip follows, half of what was within it less half of the others:
+            examples, or the update; in a table, one a row as a column.
     """
 
     model: Tensor
@@ -235,6 +235,29 @@ def rates_of(worker: Worker, task: Assignment) -> tuple[float, ...]:
     """
     rule = worker.setup.protocol.local
     return rule.schedule.rates(round=task.round_index, steps=rule.steps)
+
+
+def read_present_clip(worker: Worker, task: Assignment) -> float | torch.Tensor:
+    """Returns the clip of an assignment: a number, or a column where a table's clips follow.
+
+    Args:
+        worker: What computes for the client.
+        task: The round's work.
+    """
+    if task.clip is None:
+        return float(worker.setup.release.clip)
+    return clip_of_rows(task.clip)
+
+
+def clip_of_rows(clip: np.ndarray) -> float | torch.Tensor:
+    """Returns the clip of one training as a number, those of a table as a column.
+
+    Args:
+        clip: As it was broadcast.
+    """
+    if clip.ndim == 1:
+        return float(clip[0])
+    return torch.from_numpy(clip.astype(np.float64))
 
 
 def copy_step(means: list[np.ndarray], noisy: torch.Tensor) -> None:

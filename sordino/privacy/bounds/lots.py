@@ -91,9 +91,9 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
         f"A lot's sum of clipped gradients moves by at most {round_up(step.mu)} times one share of "
         f"the noise; {LAWS[step.draw]} (docs/theory.md#a13)."
     )
-    if lot.adaptive is not None:
+    if release.adaptive is not None:
         law += (
-            f" The count of examples within the clip is in it: {lot.adaptive.price_factor:.6g} "
+            f" The count of examples within the clip is in it: {release.adaptive.price_factor:.6g} "
             "times as far (docs/theory.md#a22)."
         )
     shares = count_known_shares(question, release)
@@ -165,6 +165,9 @@ def find_lot_step(question: Question) -> JoinedStep:
     if question.sizes is not None:
         largest = max(question.sizes)
     moved = move_of_lot(protocol, question.unit, largest)
+    if release.adaptive is not None:
+        # The count moves in the same draw as the gradients (docs/theory.md#a22).
+        moved *= release.adaptive.price_factor
     share = lot.share
     if release.integers:
         # Rounding to integers moves sums further, and hides as much less (docs/theory.md#a12).
@@ -172,9 +175,6 @@ def find_lot_step(question: Question) -> JoinedStep:
         # (docs/theory.md#a13).
         moved += lot.batch * question.noise.rounding
         share = lot.batch * question.noise.sigma
-    if lot.adaptive is not None:
-        # The count moves in the same draw as the gradients (docs/theory.md#a22).
-        moved *= lot.adaptive.price_factor
     draw = name_draw(protocol)
     return JoinedStep(
         mu=moved / share,
