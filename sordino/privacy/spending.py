@@ -10,7 +10,13 @@ from sordino.privacy.bounds.best_bound import choose_guarantee, epsilon_at
 from sordino.privacy.bounds.joined_steps import adds_up
 from sordino.privacy.bounds.priced_view import find_priced_view
 from sordino.privacy.bounds.providers import find_bounds
-from sordino.privacy.bounds.question import has_own_noise, pose_question
+from sordino.privacy.bounds.question import (
+    AttackedClients,
+    check_rounds,
+    has_own_noise,
+    pose_question,
+)
+from sordino.privacy.bounds.unequal_clients import count_equals_by_round, find_kind_of_each
 from sordino.privacy.certify import certify
 from sordino.privacy.guarantee import Guarantee, format_delta, notes_on, round_up
 from sordino.privacy.ledger_lines import Event, Missed, Opened, RoundCharged
@@ -209,7 +215,8 @@ def certify_clients_in_turn(
         >>> next(certify_clients_in_turn(protocol, run.ledger))[1].epsilon(1e-5)  # doctest: +SKIP
         2.1
     """
-    past = collect_histories(protocol, events)
+    known = list(events)
+    past = collect_histories(protocol, known)
     # The client with the largest bound is most likely among the first.
     order = sorted(past, key=lambda client: -len(past[client]))
     if has_own_noise(protocol):
@@ -222,17 +229,33 @@ def certify_clients_in_turn(
         return
     # Budgets have done their part: the ledger shows who took part after all.
     certain = draw_alike(replace(protocol, client=()), protocol)
-    found: dict[History, Guarantee] = {}
+    question = pose_question(certain, view, unit, (), sizes)
+    kinds = find_kind_of_each(question)
+    count_present = count_equals_by_round(question, find_missing_clients(known))
+    found: dict[tuple[AttackedClients | None, History], Guarantee] = {}
     for client in order:
-        key = find_price_key(protocol, past[client])
+        history = past[client]
+        if not ran_as_planned(certain, history):
+            history = tuple(
+                (round_index, count_present(client, round_index, number))
+                for round_index, number in history
+            )
+        key = (kinds[client], find_price_key(protocol, history))
         # Thousands of clients have few different histories, and a price may take seconds.
         if key not in found:
-            found[key] = certify_history(certain, past[client], view, unit, delta, sizes)
+            planned = ran_as_planned(certain, past[client])
+            one = replace(
+                question,
+                rounds=check_rounds([round_index for round_index, _ in history]),
+                present=None if planned else tuple(number for _, number in history),
+                attacked=kinds[client],
+            )
+            found[key] = choose_guarantee(one, find_bounds(one), epsilon_at(delta))
         yield client, found[key]
 
 
 # Of a client: the rounds that it took part in, each with the number of those who contributed.
-History = tuple[tuple[int, int], ...]
+History = tuple[tuple[int, float], ...]
 
 
 def collect_histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, History]:
@@ -388,6 +411,22 @@ def find_price_key(protocol: Protocol, history: History) -> History:
     return tuple(sorted(history))
 
 
+def ran_as_planned(protocol: Protocol, history: History) -> bool:
+    """Returns whether nothing was drawn and nobody was missing in the rounds of a client.
+
+    Args:
+        protocol: What was run.
+        history: The rounds, each with how many contributed to it.
+    """
+    if not history:
+        return True
+    secure_sum = protocol.release.secure_sum
+    # Else more contributed than was counted on before the run.
+    counted_on = secure_sum is None or secure_sum.threshold == protocol.clients
+    everyone_came = all(number == protocol.clients for _, number in history)
+    return everyone_came and counted_on and not protocol.participation.draws
+
+
 def certify_history(
     protocol: Protocol,
     history: History,
@@ -396,7 +435,7 @@ def certify_history(
     delta: float,
     sizes: Sequence[int] | None,
 ) -> Guarantee:
-    """Returns the bound of one client that took part in these rounds.
+    """Returns the bound of one client that took part in these rounds, among clients like itself.
 
     Args:
         protocol: What was run.
@@ -407,14 +446,8 @@ def certify_history(
         sizes: Number of records of every client, where known.
     """
     rounds = [round_index for round_index, _ in history]
-    present: list[int] | None = [number for _, number in history]
-    everyone_came = all(number == protocol.clients for _, number in history)
-    secure_sum = protocol.release.secure_sum
-    if secure_sum is not None and secure_sum.threshold < protocol.clients:
-        # More contributed than was counted on before the run.
-        everyone_came = False
-    if not history or (not protocol.participation.draws and everyone_came):
-        # Nothing was drawn and nobody is missing: it ran as planned.
-        present = None
+    present = None
+    if not ran_as_planned(protocol, history):
+        present = [number for _, number in history]
     question = pose_question(protocol, view, unit, rounds, sizes, present)
     return choose_guarantee(question, find_bounds(question), epsilon_at(delta))

@@ -16,7 +16,9 @@ from sordino.privacy.bounds.shared_noise import find_shared_bounds
 from sordino.privacy.bounds.unequal_clients import KINDS, find_kinds_of_clients, sum_honest_squares
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
-from sordino.protocol import ClippedGlm, Constant, FedAvg, Gaussian, Mean, Protocol
+from sordino.privacy.ledger_lines import Missed, RoundCharged
+from sordino.privacy.spending import certify_clients
+from sordino.protocol import ClippedGlm, Constant, FedAvg, Gaussian, Mean, NoisySgd, Protocol
 
 SIZES = (50, 50, 50, 50, 2000)
 WEIGHED = Mean(weights="records")
@@ -111,6 +113,7 @@ def test_client_by_client_is_never_above_the_worst_of_everything(sizes, rule, vi
         share=max(kind.share for kind in kinds),
         visible=max(kind.visible for kind in kinds),
         records=min(sizes),
+        most_records=max(sizes),
     )
     before = find_shared_bounds(replace(question, attacked=careless))
     assert found <= min(bound.curve.epsilon(1e-5) for bound in before) * (1 + 1e-9)
@@ -123,3 +126,69 @@ def test_noise_for_unequal_clients_is_found_from_their_sizes() -> None:
     known = calibrate(protocol, "rounds", epsilon=2.0, sizes=SIZES)
     assert known.sigma < 0.05 * blind.sigma
     assert 1.98 <= certify(known.protocol, "rounds", sizes=SIZES).epsilon(1e-5) <= 2.0
+
+
+CAME = [RoundCharged(round=t, clients=tuple(range(5))) for t in range(30)]
+
+
+def realised_mus(view: str, *, missed: int = 0, **changes: object) -> list[float | None]:
+    """Returns what every client has spent, where client 3 fell silent in the first rounds."""
+    events = [*CAME, *(Missed(round=t, clients=(3,), reasons=("gone",)) for t in range(missed))]
+    found = certify_clients(plan(**changes), events, view, sizes=SIZES)
+    return [found[client].mu for client in range(5)]
+
+
+@pytest.mark.parametrize("colluders", [0, 2])
+@pytest.mark.parametrize("missed", [0, 4])
+@pytest.mark.parametrize(("client_sigma", "server_sigma"), [(0.02, 0.0), (0.0, 0.01), (0.02, 0.01)])
+def test_what_a_client_has_spent_is_by_its_own_share_and_records(
+    colluders, missed, client_sigma, server_sigma
+) -> None:
+    """Linear losses of a model whose records are all used: a sum of who came, under the noise of those who do not collude."""
+    step = 2 * 0.5 * sum((1 - 0.5 * 0.1) ** k for k in range(5))
+    noise = Gaussian(sigma=client_sigma)
+    if client_sigma == 0:
+        noise = Gaussian(sigma=server_sigma, where="server")
+    elif server_sigma > 0:
+        noise = Gaussian(sigma=client_sigma, where="both", server_sigma=server_sigma)
+    view = f"coalition:{colluders}" if colluders else "rounds"
+    found = realised_mus(view, missed=missed, noise=noise)
+    for client in (0, 1, 4):
+        energy = 0.0
+        for t in range(30):
+            came = [SIZES[one] for one in range(5) if one != 3 or t >= missed]
+            # A client's move is its number of records times what one of them moves it by.
+            others = sorted(came)
+            others.remove(SIZES[client])
+            honest = [SIZES[client], *others[: len(others) - colluders]]
+            spread = client_sigma**2 * sum(size**2 for size in honest)
+            energy += step**2 / (spread + server_sigma**2 * sum(came) ** 2)
+        assert found[client] == pytest.approx(math.sqrt(energy), rel=1e-9)
+
+
+def test_nobody_has_spent_more_than_the_plan_says() -> None:
+    for weights in ("records", "equal"):
+        for rule in (GLM, FEDAVG):
+            protocol = plan(local=rule, aggregation=Mean(weights=weights), noise=Gaussian(sigma=0.3))
+            for view in ("server", "rounds", "coalition:1", "final"):
+                spent = certify_clients(protocol, CAME, view, sizes=SIZES)
+                epsilons = [spent[client].epsilon(1e-5) for client in range(5)]
+                planned = certify(protocol, view, sizes=SIZES).epsilon(1e-5)
+                assert max(epsilons) == pytest.approx(planned, rel=1e-9)
+                # Where all records are used, and each counts as much as any, all spend the same.
+                if rule is FEDAVG or weights == "equal":
+                    assert min(epsilons) < 0.6 * planned
+
+
+def test_a_poisson_batch_of_a_large_client_may_hold_all_that_it_has() -> None:
+    rule = NoisySgd(steps=1, batch=10, clip=1.0, schedule=Constant(rate=0.1), sampling="poisson")
+    sizes = (10, 11, 12, 13, 14, 15, 16, 17, 18, 40)  # more sizes than kinds
+    protocol = plan(
+        clients=10, local=rule, noise=Gaussian(multiplier=40.0), aggregation=Mean(), rounds=4
+    )
+    events = [RoundCharged(round=t, clients=tuple(range(10))) for t in range(4)]
+    found = certify_clients(protocol, events, "server", "client", sizes=sizes)
+    for client, size in enumerate(sizes):
+        assert found[client].mu >= 2 * size / 40 * (1 - 1e-12)
+    assert found[9].mu == pytest.approx(2 * 40 / 40)
+    assert found[0].mu < 0.5 * found[9].mu

@@ -289,7 +289,7 @@ def central_renyi(question: Question) -> Iterator[Bound]:
     )
 
 
-def find_divisors(question: Question, numbers: Sequence[int] | None = None) -> Cohort:
+def find_divisors(question: Question, numbers: Sequence[float] | None = None) -> Cohort:
     """Returns by what the sum of updates is divided, and how probable that is.
 
     Args:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from sordino.privacy.amplification.cohorts import Cohort, find_cohort_law
-from sordino.privacy.bounds.question import Question
+from sordino.privacy.bounds.priced_view import find_priced_view
+from sordino.privacy.bounds.question import Question, visible_share
 from sordino.protocol import (
     Everyone,
     FixedSize,
@@ -54,7 +55,7 @@ def find_denominator(protocol: Protocol) -> float:
     return protocol.participation.count_expected(clients=protocol.clients)
 
 
-def find_cohort(question: Question, numbers: Sequence[int] | None = None) -> Cohort:
+def find_cohort(question: Question, numbers: Sequence[float] | None = None) -> Cohort:
     """Returns how much noise there is in a round, in units of one upload's move.
 
     The cohort's `counts` are squared, and the noise itself is taken as 1. Of n participants at
@@ -87,21 +88,32 @@ def find_spread(question: Question, number: float, *, planned: bool) -> float:
         planned: Whether the round is asked about before it is run.
     """
     protocol = question.protocol
-    shares = question.shares
     # The attacked client itself is honest, however many collude.
     honest = max(1.0, number - question.colluders)
     by = float(number)
     if protocol.aggregation.fixed_denominator:
         by = find_denominator(protocol)
-    if not question.equal_shares:
-        # The client's share of the mean is not known: at worst no other client is in
-        # it.
-        by = 1.0
-        honest = 1.0
-        if shares is not None and planned and not protocol.participation.draws:
-            share = float(shares.max()) if question.attacked is None else question.attacked.share
-            by = 1 / share
+    if not question.equal_shares and (planned or not question.knows_present):
+        by, honest = count_planned_equals(question)
     return server_noise(protocol) ** 2 * by**2 + client_noise(protocol) ** 2 * honest
+
+
+def count_planned_equals(question: Question) -> tuple[float, float]:
+    """Returns as how many equal clients those of unequal weight count before a run.
+
+    Args:
+        question: The protocol that is priced, against which view and for which unit.
+
+    Returns:
+        The number that divides the mean, and the number whose noise is in it.
+    """
+    shares = question.shares
+    if shares is None or question.protocol.participation.draws:
+        # How large the client's share of the mean is, is not known: at worst it is alone in it.
+        return 1.0, 1.0
+    share = float(shares.max()) if question.attacked is None else question.attacked.share
+    visible = visible_share(question, find_priced_view(question).view)
+    return 1 / share, visible**-2
 
 
 JOINT_NUMBERS: Registry[Callable[[Any, int, int], Numbers]] = Registry(

@@ -165,8 +165,7 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
     protocol = question.protocol
     view = find_priced_view(question).view
     summed = find_secure_sum(question) is not None
-    if question.shares is not None and not question.equal_shares and not summed:
-        # A number of participants says nothing about their shares.
+    if question.shares is not None and not question.knows_present and not summed:
         view = View.SERVER
     kinds = Counter(zip(question.rounds.tolist(), question.present or (), strict=True))
     rounds = np.array([round_index for round_index, _ in kinds], dtype=np.int64)
@@ -176,9 +175,10 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
         honest = np.ones(len(kinds))
     else:
         honest = np.array([count_known_honest(question, view, number) for _, number in kinds])
-    prices = price_uploads(protocol, rounds, question.unit, question.records)
+    weight = question.sum_weight
+    prices = price_uploads(protocol, rounds, question.unit, question.records, weight)
     sigma = question.noise.sigma
-    scale = 1 / np.sqrt(honest)
+    scale = weight / np.sqrt(honest)
     mu = float(np.sqrt(np.dot(counts, (prices.shifts * scale) ** 2))) / sigma
     lines = (prices.reason, TAKEN_PART)
     yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)

@@ -161,13 +161,7 @@ def find_lot_step(question: Question) -> JoinedStep:
     release = noisy_upload_of(protocol)
     lot = find_lot(release)
     # Matters for whole clients only: the one with the most records moves the sum the furthest.
-    largest = question.records
-    if question.sizes is not None:
-        largest = max(question.sizes)
-    moved = move_of_lot(protocol, question.unit, largest)
-    if release.adaptive is not None:
-        # The count moves in the same draw as the gradients (docs/theory.md#a22).
-        moved *= release.adaptive.price_factor
+    moved = move_of_lot(protocol, question.unit, question.most_records)
     share = lot.share
     if release.integers:
         # Rounding to integers moves sums further, and hides as much less (docs/theory.md#a12).
@@ -198,9 +192,10 @@ def find_lot_rate(question: Question, lot: Lot) -> float:
     if lot.varying:
         # A client that prices itself knows its own records; the file says the others'.
         sizes = question.protocol.stated_sizes or sizes
-    # A fixed number of records hides one worst among the fewest; Poisson coins depend on the mean
-    # of all clients.
-    return lot.find_rate(min(sizes), sum(sizes) / len(sizes))
+    # A fixed number of records hides one worst among the fewest; Poisson coins go by the mean of
+    # all clients.
+    fewest = question.records if question.attacked is not None else min(sizes)
+    return lot.find_rate(fewest, sum(sizes) / len(sizes))
 
 
 def find_hiding_shares(question: Question, release: NoisyUpload) -> Cohort:
@@ -238,7 +233,7 @@ def count_known_shares(question: Question, release: NoisyUpload) -> list[float] 
     return [float(max(1, number - colluders)) for number in question.present]
 
 
-def _find_server_share(question: Question, release: NoisyUpload, present: int) -> float:
+def _find_server_share(question: Question, release: NoisyUpload, present: float) -> float:
     """Returns the variance of the server's noise on the sum, over what was planned."""
     if question.protocol.aggregation.fixed_denominator:
         return 1.0

@@ -121,7 +121,7 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     if question.present is None:
         yield from bound_joined_steps(question, price.mu, price.rate, draw, find_strongest(draw))
         return
-    means_only = not question.view.is_server and question.equal_shares
+    means_only = not question.view.is_server and question.knows_present
     if adds_up(protocol) and means_only and price.mu <= STRONGEST:
         curve = compose_known_joins(question, price.mu, price.rate, draw)
         how = "The noise of all who took part adds up in the mean (docs/theory.md#a16)."
@@ -266,9 +266,7 @@ def move_of_client(question: Question, release: NoisySteps, move: float) -> floa
     if not release.varying_batches:
         return release.batch * move
     # A Poisson batch may hold all records that the largest client has.
-    largest = question.records
-    if question.sizes is not None:
-        largest = max(question.sizes)
+    largest = question.most_records
     return math.inf if largest is None else largest * move
 
 

@@ -49,11 +49,13 @@ class AttackedClients:
         share: Its largest share in the mean.
         visible: The largest share over the norm of all honest shares, its own included.
         records: Its fewest records.
+        most_records: Its most records.
     """
 
     share: float
     visible: float
     records: int
+    most_records: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,8 @@ class Question:
         sizes: Number of records of every client, where they are known.
         attacked: The kind of client that is asked about; None for the worst of all.
         present: How many clients contributed to each of the rounds, where that is known because the
-            attacked client took part in exactly these rounds; None before a run.
+            attacked client took part in exactly these rounds; None before a run. Where clients
+            weigh differently, as many equal ones as hide the attacked client as well.
     """
 
     protocol: Protocol
@@ -94,7 +97,7 @@ class Question:
     rounds: np.ndarray
     sizes: tuple[int, ...] | None
     attacked: AttackedClients | None = None
-    present: tuple[int, ...] | None = None
+    present: tuple[float, ...] | None = None
 
     @property
     def colluders(self) -> int:
@@ -111,6 +114,13 @@ class Question:
         if self.sizes is not None:
             return min(self.sizes)
         return self.protocol.data.records if self.protocol.data is not None else None
+
+    @property
+    def most_records(self) -> int | None:
+        """Records of the attacked client, or of the largest, all of which a batch may hold."""
+        if self.attacked is not None:
+            return self.attacked.most_records
+        return self.records if self.sizes is None else max(self.sizes)
 
     @property
     def shares(self) -> np.ndarray | None:
@@ -131,6 +141,13 @@ class Question:
         """Whether all clients are known to weigh the same in a mean over everyone."""
         # Exactly: shares that differ in the last digit differ in the bound, too.
         return self.shares is not None and bool(self.shares.max() == self.shares.min())
+
+    @property
+    def knows_present(self) -> bool:
+        """Whether the numbers of `present` say how well a mean hides the attacked client."""
+        # Of random participants with unequal shares a number says nothing about their shares.
+        weighed = self.attacked is not None and not self.protocol.participation.draws
+        return self.equal_shares or weighed
 
     @property
     def chance(self) -> float:
@@ -238,7 +255,7 @@ def pose_question(
     unit: str,
     rounds: Sequence[int] | None = None,
     sizes: Sequence[int] | None = None,
-    present: Sequence[int] | None = None,
+    present: Sequence[float] | None = None,
 ) -> Question:
     """Returns a question, after its parts were checked.
 

@@ -142,7 +142,7 @@ def find_crowd(question: Question) -> Crowd:
     colluding = question.colluders
     if question.present is not None:
         # Every round counts as one with the fewest contributors.
-        return Crowd(others=min(question.present) - 1 - colluding, share=1.0, chance=1.0)
+        return Crowd(others=int(min(question.present)) - 1 - colluding, share=1.0, chance=1.0)
     chance = rule.find_chance(clients=clients)
     if rule.draws and not rule.varies:
         size = int(rule.count_expected(clients=clients))

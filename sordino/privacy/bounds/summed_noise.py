@@ -36,7 +36,7 @@ def count_planned_honest(question: Question, view: View) -> int:
     return question.protocol.clients - view.colluders
 
 
-def count_known_honest(question: Question, view: View, present: int) -> int:
+def count_known_honest(question: Question, view: View, present: float) -> float:
     """Returns how many honest clients contributed to the sum of a round, at least.
 
     Args:

@@ -8,11 +8,14 @@ fewest records among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
+from sordino.privacy.bounds.central_cohorts import client_noise, server_noise
+from sordino.privacy.bounds.joined_steps import adds_up
 from sordino.privacy.bounds.priced_view import find_priced_view
 from sordino.privacy.bounds.question import AttackedClients, Bound, Question
 from sordino.privacy.bounds.worst_curve import find_worst_curve
@@ -38,7 +41,7 @@ def prices_clients_apart(question: Question) -> bool:
     # the unit "client" the largest share is the worst.
     if question.unit != "record" or protocol.client or protocol.participation.draws:
         return False
-    if protocol.release.in_steps:
+    if protocol.release.in_steps and not adds_up(protocol):
         return False
     if protocol.release.at_server or protocol.release.secure_sum is not None:
         return True
@@ -51,14 +54,24 @@ def split_question(question: Question) -> list[Question]:
     Args:
         question: The protocol that is priced, against which view and for which unit.
     """
-    if question.sizes is None or question.shares is None or not prices_clients_apart(question):
+    if not prices_clients_apart(question):
         return [question]
+    return [replace(question, attacked=kind) for kind in find_kinds(question)]
+
+
+def find_kinds(question: Question) -> list[AttackedClients]:
+    """Returns the kinds of clients of a question, in the order of `group_clients`.
+
+    Args:
+        question: The question; the number of records of every client must be known.
+    """
     shares = question.shares
+    if question.sizes is None or shares is None:
+        return []
     if question.protocol.release.secure_sum is not None:
         # Clients weigh their updates before they are summed, the largest by 1.
         shares = shares / shares.max()
-    kinds = find_kinds_of_clients(question.sizes, shares, question.colluders)
-    return [replace(question, attacked=kind) for kind in kinds]
+    return find_kinds_of_clients(question.sizes, shares, question.colluders)
 
 
 def find_kinds_of_clients(
@@ -81,23 +94,130 @@ def find_kinds_of_clients(
     # A client's share over the norm of the honest noise, which is all that a mean shows
     # (docs/theory.md#a8).
     visible = shares / np.sqrt(sum_honest_squares(shares, colluders))
-    distinct = np.unique(records)
-    if len(distinct) > KINDS:
-        # A group counts with its largest share and its fewest records, which no bound undercuts.
-        edges = np.geomspace(distinct[0], distinct[-1], KINDS + 1)[1:-1]
-        groups = np.searchsorted(edges, records, side="right")
-    else:
-        groups = np.searchsorted(distinct, records)
+    groups = group_clients(sizes)
     found = []
-    for group in np.unique(groups):
+    # A group counts with its largest share and its fewest records, which no bound undercuts.
+    for group in range(groups.max() + 1):
         members = groups == group
         kind = AttackedClients(
             share=float(shares[members].max()),
             visible=float(visible[members].max()),
             records=int(records[members].min()),
+            most_records=int(records[members].max()),
         )
         found.append(kind)
     return found
+
+
+def group_clients(sizes: Sequence[int]) -> np.ndarray:
+    """Returns the number of every client's group of clients of similar size, from the smallest on.
+
+    Args:
+        sizes: Number of records of every client.
+
+    Example:
+        >>> group_clients([400, 100, 100]).tolist()
+        [1, 0, 0]
+    """
+    records = np.asarray(sizes)
+    distinct = np.unique(records)
+    edges = distinct[1:]
+    if len(distinct) > KINDS:
+        edges = np.geomspace(distinct[0], distinct[-1], KINDS + 1)[1:-1]
+    groups = np.searchsorted(edges, records, side="right")
+    # Where sizes leave a gap there is nobody in between.
+    return np.unique(groups, return_inverse=True)[1]
+
+
+def find_kind_of_each(question: Question) -> list[AttackedClients | None]:
+    """Returns the kind of every client; None for clients that are not known to differ.
+
+    Args:
+        question: The protocol that is priced, against which view and for which unit.
+    """
+    sizes = question.sizes
+    if sizes is None or question.shares is None or len(set(sizes)) == 1:
+        return [None] * question.protocol.clients
+    kinds = find_kinds(question)
+    return [kinds[group] for group in group_clients(sizes).tolist()]
+
+
+def count_equals_by_round(
+    question: Question, missing: Mapping[int, Collection[int]]
+) -> Callable[[int, int, float], float]:
+    """Returns a function that says how many equal clients hide a client in a round, after a run.
+
+    Args:
+        question: The protocol that is priced, against which view and for which unit.
+        missing: The clients that fell silent, by round.
+
+    Returns:
+        A function of the client, the round, and the number of those who contributed, which is the
+        answer where all clients weigh the same, or it is not known how they do.
+    """
+    protocol = question.protocol
+    alike = question.sizes is None or question.shares is None or question.equal_shares
+    if alike or protocol.participation.draws or protocol.release.secure_sum is not None:
+        return lambda client, round_index, number: number
+
+    @cache
+    def count(absent: frozenset[int]) -> np.ndarray:
+        return count_equal_clients(question, absent)
+
+    def find(client: int, round_index: int, number: float) -> float:
+        return float(count(frozenset(missing.get(round_index, ())))[client])
+
+    return find
+
+
+def count_equal_clients(question: Question, absent: Collection[int]) -> np.ndarray:
+    """Returns as many equal clients as hide each client as well as those who came to a round.
+
+    Colluders are among them, as among equal clients that came.
+
+    Args:
+        question: The question; the number of records of every client must be known.
+        absent: The clients that fell silent.
+
+    Returns:
+        A number for every client, the smallest of all clients of its kind.
+    """
+    records = np.asarray(question.sizes, dtype=float)
+    came = np.isin(np.arange(len(records)), list(absent), invert=True)
+    weights = np.where(came, records, 0.0)
+    # A client that fell silent is priced as if its upload, with its noise, had come.
+    own = np.where(came, 0.0, records)
+    honest = (sum_honest_squares(weights, question.colluders) + own**2) / records**2
+    numbers = find_equal_number(question, np.maximum(honest, 1.0), (weights.sum() + own) / records)
+    groups = group_clients(question.sizes or ())
+    fewest = np.full(groups.max() + 1, np.inf)
+    np.minimum.at(fewest, groups, numbers)
+    of_each: np.ndarray = fewest[groups]
+    return of_each
+
+
+def find_equal_number(question: Question, honest: np.ndarray, divisor: np.ndarray) -> np.ndarray:
+    """Returns how many equal clients, colluders among them, hide a client as well as others do.
+
+    Args:
+        question: The protocol that is priced, against which view and for which unit.
+        honest: The number of equal clients whose noise is as much as that in the sum.
+        divisor: By how many equal clients the sum is divided.
+    """
+    release = question.protocol.release
+    if not release.at_server:
+        return honest + question.colluders
+    if not release.at_client:
+        return divisor
+    # n equal clients, k of whom collude, have (n - k) c^2 + n^2 s^2.
+    own = client_noise(question.protocol) ** 2
+    joint = server_noise(question.protocol) ** 2
+    whole = own * honest + joint * divisor**2
+    root = np.sqrt(own**2 + 4 * joint * (whole + own * question.colluders))
+    number = (root - own) / (2 * joint)
+    # The attacked client is honest, however many collude.
+    alone = np.sqrt((whole - own) / joint)
+    return np.where(number >= question.colluders + 1, number, alone)
 
 
 def sum_honest_squares(shares: np.ndarray, colluders: int) -> np.ndarray:
