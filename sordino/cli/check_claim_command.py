@@ -45,9 +45,7 @@ def check_claim(
     )
     with messages.status("computing"):
         answer = check_stated(stated, epsilon=epsilon, delta=delta)
-    theirs = answer.accountant_name
-    if answer.accountant is not None:
-        theirs = f"{answer.accountant_name}: {round_up(answer.accountant)}"
+    theirs = f"{answer.accountant_name}: {round_up(answer.accountant)}"
     line = (
         f"epsilon = {epsilon:g} at delta = {format_delta(delta)} is {answer.verdict}: "
         f"at most {round_up(answer.bound)} is proved, {adjacency} ({theirs})."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.privacy.amplification import subsampling
+from sordino.privacy.amplification.two_sided import price_two_sided
 from sordino.privacy.curves import checks
 from sordino.privacy.curves.curve import Curve
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
@@ -83,9 +84,8 @@ class Stated:
 def find_stated_curve(stated: Stated) -> Curve:
     """Returns a curve that the training is sure to keep.
 
-    Replace-one under Poisson sampling is priced like fixed batches: with and without the other
-    record, any two of "absent", "with x" and "with x'" lie within mu (docs/theory.md#a10), so one
-    bound, C_q(G_mu), holds for both.
+    Replace-one under Poisson sampling is the two-sided pair (docs/theory.md#a15), of a fixed number
+    of units C_q(G_mu) (docs/theory.md#c1).
 
     Args:
         stated: The training.
@@ -98,29 +98,28 @@ def find_stated_curve(stated: Stated) -> Curve:
     # Nothing is drawn, so nothing amplifies: plain Gaussian composition is exact.
     if stated.sampling == "full" or stated.rate == 1:
         return GaussianCurve(mu=stated.mu).repeat(stated.steps)
-    if stated.adjacency == "replace-one":
+    if stated.sampling == "fixed":
         return subsampling.compose_fixed_batches(mu=stated.mu, rate=stated.rate, steps=stated.steps)
+    if stated.adjacency == "replace-one":
+        # Either unit alone moves the sum by its norm.
+        return price_two_sided(reach=stated.mu / 2, rate=stated.rate, steps=stated.steps)
     return subsampling.compose_poisson_batches(
         multiplier=stated.noise_multiplier, rate=stated.rate, steps=stated.steps
     )
 
 
-def accountant_epsilon(stated: Stated, delta: float) -> tuple[float | None, str]:
+def accountant_epsilon(stated: Stated, delta: float) -> tuple[float, str]:
     """Returns what dp_accounting gives, and by which accountant.
 
     Args:
         stated: The training.
         delta: Delta at which epsilon is asked for.
-
-    Returns:
-        Epsilon, or None where dp_accounting has no accountant for the case; and words.
     """
     import dp_accounting
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    replaced = stated.adjacency == "replace-one"
     plain = stated.sampling == "full" or stated.rate == 1
     # Its multiplier is in units of the change between neighbours, which is twice the norm where a
     # contribution is replaced.
@@ -128,9 +127,7 @@ def accountant_epsilon(stated: Stated, delta: float) -> tuple[float | None, str]
     event: Any = gaussian
     accountant: Any = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
     name = "dp_accounting, privacy loss distributions"
-    if not plain and replaced:
-        if stated.sampling == "poisson":
-            return None, "dp_accounting has no accountant for replace-one under Poisson sampling"
+    if not plain and stated.sampling == "fixed":
         size = 10**6
         event = dp_accounting.SampledWithoutReplacementDpEvent(
             size, max(1, math.ceil(stated.rate * size)), gaussian
@@ -138,6 +135,10 @@ def accountant_epsilon(stated: Stated, delta: float) -> tuple[float | None, str]
         accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
         name = "dp_accounting, Rényi accountant"
     elif not plain:
+        if stated.adjacency == "replace-one":
+            # Here its multiplier is in units of one contribution.
+            gaussian = dp_accounting.GaussianDpEvent(stated.noise_multiplier)
+            accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE)
         event = dp_accounting.PoissonSampledDpEvent(stated.rate, gaussian)
     accountant.compose(dp_accounting.SelfComposedDpEvent(event, stated.steps))
     return float(accountant.get_epsilon(delta)), name
@@ -151,15 +152,15 @@ class StatedVerdict:
         stated: The training.
         epsilon, delta: what was claimed of it.
         bound: The epsilon at `delta` that the training is sure to keep.
-        accountant: What dp_accounting gives; None where it has no accountant for the case.
-        accountant_name: Which accountant, or why there is none.
+        accountant: What dp_accounting gives.
+        accountant_name: Which accountant.
     """
 
     stated: Stated
     epsilon: float
     delta: float
     bound: float
-    accountant: float | None
+    accountant: float
     accountant_name: str
 
     @property
@@ -173,8 +174,8 @@ class StatedVerdict:
         """The verdict: "true", "false", or "not proved" where the bound may be too large."""
         if self.true:
             return "true"
-        sampled = self.stated.sampling != "full" and self.stated.rate < 1
-        tight = not (sampled and self.stated.adjacency == "replace-one")
+        # Of a fixed number of units no pair is known that is the worst in both directions.
+        tight = self.stated.sampling != "fixed" or self.stated.rate == 1
         return "false" if tight and self.bound * (1 - GRID) > self.epsilon else "not proved"
 
     def as_document(self) -> dict[str, Any]:

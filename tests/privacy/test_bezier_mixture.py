@@ -49,6 +49,26 @@ def test_one_round_is_the_average_over_the_curve(view: str, honest: int) -> None
         assert exact <= found.delta(epsilon) <= 1.15 * exact
 
 
+def test_one_round_under_the_servers_noise_is_the_average_too() -> None:
+    """The mean of four moves by a quarter of what one upload moves by, under noise of 0.2."""
+    noise = Gaussian(sigma=0.2, where="server")
+    for plan, spread in (
+        (replace(PLAN, noise=noise), 0.8),
+        (
+            replace(PLAN, noise=replace(noise, where="both", sigma=0.4, server_sigma=0.2)),
+            0.8 * 2**0.5,
+        ),
+    ):
+        found = certify(plan, "rounds")
+        assert found.method == "Bezier mixture"
+
+        def given(r: float, spread: float = spread) -> float:
+            return GaussianCurve(mu=(1 - r) * (1 + 1.2 * r) / spread).delta(0.5)
+
+        exact = quad(given, 0, 1)[0]
+        assert exact <= found.delta(0.5) <= 1.1 * exact
+
+
 @pytest.mark.parametrize("records", [None, 40])
 def test_it_is_never_above_what_was_promised_before(records: int | None) -> None:
     plan = replace(PLAN, rounds=50, data=Data(name="digits", records=records))

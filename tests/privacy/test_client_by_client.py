@@ -17,8 +17,20 @@ from sordino.privacy.bounds.unequal_clients import KINDS, find_kinds_of_clients,
 from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
 from sordino.privacy.ledger_lines import Missed, RoundCharged
+from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.privacy.spending import certify_clients
-from sordino.protocol import ClippedGlm, Constant, FedAvg, Gaussian, Mean, NoisySgd, Protocol
+from sordino.protocol import (
+    ClientBudget,
+    ClippedGlm,
+    Constant,
+    Data,
+    FedAvg,
+    Gaussian,
+    Mean,
+    NoisySgd,
+    Protocol,
+)
+from tests.oracles.exact_laws import COARSE, Release, composed_epsilon, normal_mixture
 
 SIZES = (50, 50, 50, 50, 2000)
 WEIGHED = Mean(weights="records")
@@ -169,7 +181,9 @@ def test_what_a_client_has_spent_is_by_its_own_share_and_records(
 def test_nobody_has_spent_more_than_the_plan_says() -> None:
     for weights in ("records", "equal"):
         for rule in (GLM, FEDAVG):
-            protocol = plan(local=rule, aggregation=Mean(weights=weights), noise=Gaussian(sigma=0.3))
+            protocol = plan(
+                local=rule, aggregation=Mean(weights=weights), noise=Gaussian(sigma=0.3)
+            )
             for view in ("server", "rounds", "coalition:1", "final"):
                 spent = certify_clients(protocol, CAME, view, sizes=SIZES)
                 epsilons = [spent[client].epsilon(1e-5) for client in range(5)]
@@ -192,3 +206,26 @@ def test_a_poisson_batch_of_a_large_client_may_hold_all_that_it_has() -> None:
         assert found[client].mu >= 2 * size / 40 * (1 - 1e-12)
     assert found[9].mu == pytest.approx(2 * 40 / 40)
     assert found[0].mu < 0.5 * found[9].mu
+
+
+def test_budgets_end_every_client_by_its_own_records() -> None:
+    """The client whose cap is the largest is not the one whose records are the fewest."""
+    sizes = (300, 20, 5, 60, 1000)
+    protocol = plan(
+        rounds=300,
+        local=FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.5)),
+        noise=Gaussian(sigma=0.6),
+        aggregation=Mean(),
+        client=tuple(ClientBudget(id=client, epsilon=6.0) for client in range(5)),
+        data=Data(name="digits", sizes=sizes),
+    )
+    found = certify(protocol)
+    assert found.method == "client budgets"
+    assert found.epsilon(1e-5) <= 6.0
+    # As often as its cap lets it, the largest client's record pulls or does not.
+    cap = find_capped_rounds(protocol, protocol.client[4], 1000)
+    assert cap == 300
+    drawn = normal_mixture([0.0, 1 / 0.6], [1 - 4 / 1000, 4 / 1000], COARSE)
+    still = normal_mixture([0.0], [1.0], COARSE)
+    release = Release(first=drawn, second=still, times=cap)
+    assert composed_epsilon([release], 1e-5, points=5000) <= found.epsilon(1e-5)

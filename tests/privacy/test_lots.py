@@ -8,6 +8,7 @@ from dataclasses import replace
 import dp_accounting
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from sordino import (
@@ -224,3 +225,20 @@ def test_the_event_for_dp_accounting_has_the_same_price() -> None:
 def test_what_is_not_priced_is_refused(changes: dict) -> None:
     with pytest.raises(SordinoError):
         replace(PLAN, **changes)
+
+
+def test_under_little_noise_what_was_realised_counts_lots_as_seen_as_the_plan_does() -> None:
+    weak = replace(PLAN, noise=Gaussian(multiplier=0.3), rounds=7)
+    question = pose_question(weak, "server", "record", rounds=range(7), present=[9] * 7)
+    # Each upload under its own share of ten; the record is in a binomial number of the lots.
+    far = math.sqrt(10) / 0.3 * np.sqrt(np.arange(1, 8))
+    masses = [math.comb(7, n) * 0.05**n * 0.95 ** (7 - n) for n in range(1, 8)]
+
+    def find_delta(epsilon: float) -> float:
+        gone = norm.sf(epsilon / far - far / 2)
+        kept = np.exp(epsilon + norm.logsf(epsilon / far + far / 2))
+        return float(np.dot(masses, gone - kept))
+
+    exact = brentq(lambda epsilon: find_delta(epsilon) - 1e-5, 1, 600)
+    assert certify_shared(question).epsilon(1e-5) == pytest.approx(exact, rel=1e-3)
+    assert certify(weak, "server").epsilon(1e-5) == pytest.approx(exact, rel=1e-3)

@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 from sordino.cli.main import run
 from sordino.privacy.stated import Stated, check_stated, find_stated_curve
+from tests.oracles.exact_laws import epsilon_at_least, normal_mixture
 
 USUAL = ["check-claim", "--noise-multiplier", "1.0", "--rate", "0.01", "--rounds", "1000"]
 
@@ -55,6 +56,22 @@ def test_fixed_batches_under_replace_one_are_not_cheaper_than_poisson_under_add_
     assert answer.accountant is not None
     assert answer.bound <= answer.accountant * 1.01
     assert answer.verdict == "not proved"
+
+
+def test_a_replaced_unit_under_poisson_sampling_is_priced_by_the_pair_that_is_the_worst() -> None:
+    stated = Stated(noise_multiplier=1.0, steps=1000, rate=0.01, adjacency="replace-one")
+    exact = epsilon_at_least(
+        normal_mixture([0.0, 1.0], [0.99, 0.01]),
+        normal_mixture([0.0, -1.0], [0.99, 0.01]),
+        1e-5,
+        times=1000,
+    )
+    answer = check_stated(stated, epsilon=3.0, delta=1e-5)
+    # From below: 1,000 losses rounded down to a grid lose a hundredth and a half.
+    assert exact <= answer.bound <= exact * 1.02
+    assert answer.accountant == pytest.approx(answer.bound, rel=1e-3)
+    assert answer.verdict == "true"
+    assert check_stated(stated, epsilon=2.5, delta=1e-5).verdict == "false"
 
 
 @pytest.mark.parametrize(

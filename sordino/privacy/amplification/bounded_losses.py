@@ -20,7 +20,6 @@ import numpy as np
 
 from sordino.privacy.amplification.hidden_batches import convolve_rounds
 from sordino.privacy.amplification.subsampling import amplify_epsilons
-from sordino.privacy.curves.curve import Curve
 from sordino.privacy.curves.loss_direction import connect_dots
 from sordino.privacy.curves.loss_distributions import LossCurve
 from sordino.privacy.curves.renyi import RenyiCurve
@@ -83,7 +82,7 @@ def bounded_loss_curve(
     hidden: bool,
     probability: float,
     renyi: RenyiCurve,
-) -> Curve | None:
+) -> BoundedLossCurve | None:
     """Returns the composition of rounds under noise with a bounded loss.
 
     Args:

@@ -20,6 +20,7 @@ from sordino.mechanisms import mechanism_of
 from sordino.privacy.amplification import subsampling
 from sordino.privacy.amplification.cohorts import Cohort, rounds_curve
 from sordino.privacy.amplification.two_sided import price_two_sided
+from sordino.privacy.bounds.bezier_mixture import spread_over_curve
 from sordino.privacy.bounds.central_cohorts import (
     client_noise,
     find_cohort,
@@ -182,6 +183,14 @@ def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound
         cohort=cohort,
         lines=(*lines, f"Hidden by {what}."),
     )
+    if question.spreads_curve:
+        rows, use = spread_over_curve(shifts[:, None])
+        curve = rounds_curve(rows, counts, sigma=1.0, cohort=cohort, use=use)
+        how = (
+            f"The point r of the curve is public and drawn afresh, under {what}: a mixture over "
+            "c(r) = (1 - r)(1 + 1.2 r) (docs/theory.md#b9)."
+        )
+        yield Bound(curve=curve, method="Bezier mixture", lines=(*lines, how))
 
 
 def hidden_draw_curve(question: Question) -> Curve:

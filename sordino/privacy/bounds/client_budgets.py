@@ -9,6 +9,7 @@ import numpy as np
 
 from sordino.privacy.bounds.priced_view import observe_models
 from sordino.privacy.bounds.question import (
+    AttackedClients,
     Bound,
     Protection,
     Provider,
@@ -16,6 +17,8 @@ from sordino.privacy.bounds.question import (
     pose_question,
 )
 from sordino.privacy.bounds.shared_noise import certify_shared
+from sordino.privacy.bounds.unequal_clients import find_kind_of_each
+from sordino.privacy.bounds.worst_curve import find_worst_curve
 from sordino.privacy.participation_caps import foreseen_cap
 from sordino.protocol import Everyone, View
 from sordino.protocol.arithmetic import draw_alike
@@ -38,30 +41,41 @@ def applies_to(question: Question) -> bool:
 
 
 def bound_capped_clients(question: Question) -> Iterator[Bound]:
-    """Yields the bound of a client that takes part as often as the largest budget allows.
+    """Yields the bound of clients that take part as often as their budgets allow.
 
     Args:
         question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
+    rounds = len(question.rounds)
     sizes = question.sizes or (question.records,) * protocol.clients
     caps = [foreseen_cap(protocol, budget, sizes[budget.id]) for budget in protocol.client]
-    most = max(caps)
-    # A cap that no run reaches improves nothing.
-    if most >= len(question.rounds):
+    # Caps that no run reaches improve nothing.
+    if min(caps) >= rounds:
         return
-    # As if the client took part for certain until its cap: a draw could only spare it rounds.
+    # As if a client took part for certain until its cap: a draw could only spare it rounds.
     certain = replace(protocol, client=(), participation=Everyone())
     certain = draw_alike(certain, protocol)
-    reduced = certify_shared(
-        # The server's view, since clients that have left take their noise with them.
-        pose_question(certain, View.SERVER, question.unit, range(most), question.sizes)
-    )
+    # The server's view, since clients that have left take their noise with them.
+    seen = pose_question(certain, View.SERVER, question.unit, (), question.sizes)
+    largest: dict[AttackedClients | None, int] = {}
+    kinds = find_kind_of_each(seen)
+    for budget, cap in zip(protocol.client, caps, strict=True):
+        kind = kinds[budget.id]
+        largest[kind] = max(largest.get(kind, 0), min(cap, rounds))
+    found = [
+        certify_shared(replace(seen, rounds=np.arange(cap), attacked=kind))
+        for kind, cap in largest.items()
+    ]
+    worst = max(found, key=lambda guarantee: guarantee.epsilon(1e-5))
     line = (
-        f"No client takes part more than {most} times, by its own budget; earlier rounds cost the "
-        "most."
+        f"No client takes part more than {max(largest.values())} times, by its own budget; earlier "
+        "rounds cost the most."
     )
-    yield Bound(curve=reduced.curve, method="client budgets", lines=(*reduced.derivation, line))
+    if len(found) > 1:
+        line += " Clients of each size are priced by their own caps; the worst ones count."
+    curve = find_worst_curve([guarantee.curve for guarantee in found])
+    yield Bound(curve=curve, method="client budgets", lines=(*worst.derivation, line))
 
 
 CLIENT_BUDGETS = Provider(applies=applies_to, bounds=bound_capped_clients, observes=observe_models)

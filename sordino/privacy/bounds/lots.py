@@ -28,7 +28,7 @@ from sordino.privacy.bounds.noisy_steps import (
 )
 from sordino.privacy.bounds.priced_view import find_priced_view
 from sordino.privacy.bounds.question import Bound, Observation, Protection, Provider, Question
-from sordino.privacy.curves.gaussian_curve import NOTHING
+from sordino.privacy.curves.gaussian_curve import NOTHING, compose_curves
 from sordino.privacy.guarantee import round_up
 from sordino.privacy.upload_sensitivity import move_of_lot
 from sordino.protocol import NoisyUpload, UserError, noisy_upload_of
@@ -110,6 +110,20 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
     curve = compose_known_shares(shares, step.mu, rate, step.draw, question.protocol.rounds)
     how = "The shares of those who contributed count."
     yield Bound(curve=curve, method="subsampled joined steps", lines=(sentence, law, how))
+    if step.rate < 1:
+        curves = [
+            compose_seen_batches(
+                mu=step.mu / math.sqrt(number),
+                steps=1,
+                rounds=shares.count(number),
+                probability=1.0,
+                rate=step.rate,
+            )
+            for number in sorted(set(shares))
+        ]
+        yield Bound(
+            curve=compose_curves(curves), method="known batches", lines=(sentence, law, how)
+        )
 
 
 def bound_seen_lots(

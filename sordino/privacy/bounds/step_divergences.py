@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sordino.mechanisms import NoisePrice, mechanism_of
-from sordino.privacy.amplification.bounded_losses import bounded_loss_curve
+from sordino.privacy.amplification.bounded_losses import BoundedLossCurve, bounded_loss_curve
 from sordino.privacy.bounds.noisy_steps import StepMove, describe_rounds, find_step_move
 from sordino.privacy.bounds.question import Bound, Observation, Protection, Provider, Question
 from sordino.privacy.curves.gaussian_curve import NOTHING
@@ -168,11 +168,13 @@ def add_losses(
         renyi: The best bound by divergences.
         lines: How the prices come about.
     """
-    # Steps of a round are taken together or not at all: their losses do not add up one by one.
-    if price.deltas is None or question.chance < 1:
+    if price.deltas is None:
         return
     release = noisy_steps_of(question.protocol)
-    steps = release.steps * len(question.rounds)
+    rounds = len(question.rounds)
+    drawn = question.chance < 1
+    # Steps of a round that may not be taken part in are taken together or not at all.
+    steps = release.steps if drawn else release.steps * rounds
     curve = bounded_loss_curve(
         price.deltas,
         np.array([[move.distance]]),
@@ -186,10 +188,13 @@ def add_losses(
     # Noise that hides next to nothing has no such curve; the Rényi bound remains.
     if curve is None:
         return
+    if drawn:
+        whole = curve.mix_with_nothing(question.chance).repeat(rounds)
+        curve = BoundedLossCurve(directions=whole.directions, renyi=renyi)
     unseen = "unseen" if release.secret_batches else "which may be seen"
     how = (
-        f"Privacy losses add up over {steps} steps (docs/theory.md#b10); a batch holds the unit "
-        f"with probability q = {move.rate:.6g}, {unseen}."
+        f"Privacy losses add up over {describe_rounds(question, release)} (docs/theory.md#b10); a "
+        f"batch holds the unit with probability q = {move.rate:.6g}, {unseen}."
     )
     yield Bound(curve=curve, method="loss composition", lines=(*lines, how), vouched=price.vouched)
 
