@@ -281,4 +281,4 @@ def test_an_audit_plays_an_aggregation_exactly_where_its_law_is_known(
     plan = dataclasses.replace(PLAN, aggregation=Median(), data=None, model=None)
     pair = make_worst_pair(plan, View.SERVER, "record", key=Key.from_seed(1), rounds=3)
     assert (type(pair.zero.protocol.aggregation) is Median) == known
-    assert ("a mean in the place of median" in pair.description) != known
+    assert ("a mean in place of median" in pair.description) != known

@@ -60,7 +60,7 @@ class AttackedRun:
         if run.facts["engine"] == "flower":
             raise UserError(
                 f"{run.folder} was trained across machines: its clients' records are with them, "
-                "and nobody here can say what an attack got right. Train the same protocol on one "
+                "and nothing here can say what an attack got right. Train the same protocol on one "
                 "machine, on records like theirs, and attack that run."
             )
         self.run = run
@@ -176,7 +176,7 @@ class AttackedRun:
         # Without the batches there is no truth to hold a guess against.
         if self.protocol.noise.secure:
             raise UserError(
-                f"{self.run.folder} drew its batches from the operating system, so nobody can say "
+                f"{self.run.folder} drew its batches from the operating system, so it is not known "
                 "which records were in an upload. Attack a run with noise.secure = false."
             )
         if gradient_steps_of(self.protocol) is None:

@@ -321,7 +321,7 @@ def find_attack(name: str, setting: str, options: Mapping[str, Any]) -> Attack[A
         if OPTIONS[option] != name:
             raise UserError(
                 f"--{option} {value}: only the attack {OPTIONS[option]} takes it, "
-                f"and {name} was asked for."
+                f"and {name} was requested."
             )
     return replace(ATTACKS[name][setting], **given)  # type: ignore[type-var]
 

@@ -444,7 +444,7 @@ def refuse_seen_means(protocol: Protocol, view: View) -> None:
     if protocol.release.in_steps and find_given_observation(protocol, view) == Observation.MODELS:
         raise UserError(
             "--canary with noisy-sgd reads the client's every step, and the promise in the view "
-            f"{view} is against an adversary that sees means alone: ask for --view server, or "
+            f"{view} is against an adversary that sees only means: use --view server, or "
             "leave the canary out."
         )
 

@@ -91,7 +91,7 @@ class EngineCheck:
         Args:
             name: The engine.
         """
-        return cls.not_compared(name, "what is scored is what this engine itself sent")
+        return cls.not_compared(name, "the scores are of what this engine itself sent")
 
     @property
     def verdict(self) -> str:

@@ -65,7 +65,7 @@ def distance_bounds(pair: Twins) -> np.ndarray:
     protocol = setup.protocol
     if not protocol.plain_server:
         raise UserError(
-            "no bound on the distance of twins is known where the server steps by itself: "
+            "no bound on the distance of twins is known where the server takes its own steps: "
             f'federation.server = "{protocol.server.tag}", local.rule = "{protocol.local.tag}". '
             'Expected "none", and a rule other than dp-sgd.'
         )

@@ -25,7 +25,7 @@ TRAININGS = (
     "By default 5000, fewer if long; 500 with a canary."
 )
 MINUTES = (
-    "In place of a number of trainings: as many as fit. Stops by itself when the verdict is clear."
+    "Minutes instead of a number of trainings: as many as fit. Stops when the verdict is clear."
 )
 REAL = "Real models and data"
 TWINS = "Sensitivity"

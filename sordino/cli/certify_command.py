@@ -91,7 +91,7 @@ def certify(
     ] = None,
     event: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Price somebody's event of dp_accounting instead."),
+        typer.Option(metavar="FILE.json", help="Price an event of dp_accounting instead."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -217,7 +217,7 @@ def price_views(
     if source.status == "diverged" and View.FINAL in views:
         raise UserError(
             f"{source.folder} diverged: when it stopped depends on the data, so no bound holds "
-            "for its last model alone. Ask for --view rounds."
+            "for its last model alone. Use --view rounds."
         )
     return [source.guarantee(one, unit, delta=delta) for one in views]
 

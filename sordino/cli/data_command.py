@@ -78,6 +78,6 @@ def require_table(path: Path) -> None:
 
     if not is_table(path):
         raise UserError(
-            f"{path} is no table: expected is a file ({', '.join(TABLE_SUFFIXES)}) or a folder "
+            f"{path} is not a table: expected a file ({', '.join(TABLE_SUFFIXES)}) or a folder "
             "of such files."
         )

@@ -66,7 +66,7 @@ def new(
         write_protocol_file(target_file, example_text(example or EXAMPLE))
         return
     if example is not None:
-        raise UserError("--from and --data: give one of them; an example has data of its own.")
+        raise UserError("--from and --data: give one of them; an example has its own data.")
     text = protocol_for_tables(
         data, sample or data, label=label, target=target, group=group, epsilon=epsilon
     )

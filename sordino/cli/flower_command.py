@@ -249,10 +249,10 @@ def describe_hiding(protocol: Protocol) -> str:
     """
     secure = protocol.release.secure_sum
     if secure is None:
-        return "by this client's noise alone"
+        return "only by this client's noise"
     honest = secure.threshold - secure.colluders
     return (
-        f"by the noise of at least {honest} honest clients: it sees sums alone, of at least "
+        f"by the noise of at least {honest} honest clients: it sees only sums, of at least "
         f"{secure.threshold} uploads, and up to {secure.colluders} clients may help it"
     )
 

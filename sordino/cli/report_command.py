@@ -56,7 +56,7 @@ def report(
         ),
     ] = None,
     owner: Annotated[
-        str | None, typer.Option(help="Who answers for the run.", rich_help_panel=ABOUT)
+        str | None, typer.Option(help="Who is responsible for the run.", rich_help_panel=ABOUT)
     ] = None,
     purpose: Annotated[
         str | None, typer.Option(help="What the model is for.", rich_help_panel=ABOUT)

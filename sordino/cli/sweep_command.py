@@ -40,7 +40,7 @@ def sweep(
     price: Annotated[
         str,
         typer.Option(
-            help="Price the tuning: sum for all runs, selection for the best alone, or none."
+            help="Price the tuning: sum for all runs, selection for only the best, or none."
         ),
     ] = "none",
     trials: Annotated[

@@ -24,7 +24,7 @@ def ui(
         int | None, typer.Option(min=1, max=65535, help="By default the first free one from 8501.")
     ] = None,
     address: Annotated[
-        str, typer.Option(help="Where to listen; by default for this machine alone.")
+        str, typer.Option(help="Where to listen; by default only for this machine.")
     ] = LOCAL,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:

@@ -33,7 +33,7 @@ def verify(
     new_key: Annotated[
         Path | None,
         typer.Option(
-            "--new-key", metavar="FILE", help="Make a key: FILE, for you alone, and FILE.pub."
+            "--new-key", metavar="FILE", help="Make a key: FILE, private to you, and FILE.pub."
         ),
     ] = None,
     json: Json = False,

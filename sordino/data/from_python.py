@@ -67,5 +67,5 @@ def _name_arrays(given: tuple[Any, ...] | list[Any]) -> dict[str, np.ndarray]:
             arrays[name] = np.asarray(values)
         # Rows of different lengths.
         except ValueError as error:
-            raise UserError(f"data: {name} is no array: {error}.") from None
+            raise UserError(f"data: {name} is not an array: {error}.") from None
     return arrays

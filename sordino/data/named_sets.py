@@ -167,7 +167,7 @@ def refuse_other_columns(
         return
     if found is None:
         raise UserError(
-            f"data.columns = {list(said)}: {source} is no table with named columns. Use a .csv "
+            f"data.columns = {list(said)}: {source} is not a table with named columns. Use a .csv "
             "file, or leave the key out."
         )
     problem = f"its columns are {', '.join(found)}"

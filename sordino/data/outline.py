@@ -199,7 +199,7 @@ def _classes_hint(data: Data, outline: Outline | None) -> list[str]:
     if data.classes is not None:
         return []
     if outline is None:
-        return ["data.classes is not said: if the data have labels, training will ask for it."]
+        return ["data.classes is missing: if the data have labels, training will ask for it."]
     if not outline.labelled or outline.listed:
         return []
     return [

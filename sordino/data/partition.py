@@ -251,7 +251,7 @@ def _require_labels(dataset: Dataset, kind: str) -> np.ndarray:
         raise InvalidValue(
             "data.partition",
             kind,
-            "iid or by a column, since the answers of a regression are no classes to go by",
+            "iid or by a column, since a regression has no classes to divide by",
         )
     return dataset.y_train
 

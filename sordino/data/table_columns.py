@@ -280,7 +280,7 @@ def _read_present(name: str, table: TextTable, present: np.ndarray) -> np.ndarra
             raise table.problem(
                 name,
                 record,
-                f"is {texts[record]!r} in {{place}}, which is no number. Correct it, or describe "
+                f"is {texts[record]!r} in {{place}}, not a number. Correct it, or describe "
                 f"the column as another kind: {', '.join(COLUMN_KINDS)}.",
             ) from None
     return np.array(numbers, dtype=np.float64)

@@ -23,7 +23,7 @@ SHARED_AMONG = 5
 # fewer costs the secrecy of who is in it.
 BATCHES = 24
 TEXT = """\
-# {clients} clients, each with records of its own, train one model.
+# {clients} clients, each with its own records, train one model.
 #
 # Every step's noise is drawn where the records are, and hides a record from everyone, the server
 # included. Everything here is public: columns, limits, categories, classes and sizes.

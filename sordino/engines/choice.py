@@ -152,7 +152,7 @@ def choose(
         'native'
     """
     if check_engine(wanted) == "torch":
-        return EngineChoice(name="torch", reason="it was asked for")
+        return EngineChoice(name="torch", reason="it was requested")
     try:
         if device != "cpu":
             raise KernelRefusal(f"the device is {device}")
@@ -165,7 +165,7 @@ def choose(
         return EngineChoice(name="torch", reason=str(refusal))
     return EngineChoice(
         name="native",
-        reason="it was asked for" if wanted == "native" else "it has every layer of the model",
+        reason="it was requested" if wanted == "native" else "it has every layer of the model",
         kernel=kernel,
     )
 

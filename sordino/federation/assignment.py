@@ -48,7 +48,7 @@ def make_assignment(
     """
     if kept is None and keeps_state(setup.protocol, setup.release):
         raise UserError(
-            "clients of this protocol keep something from round to round, and here nobody keeps it:"
+            "clients of this protocol keep state from round to round, and nothing here keeps it:"
             " only `train` does."
         )
     model = weights

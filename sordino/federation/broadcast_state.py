@@ -332,7 +332,7 @@ def read_correction(
     if not protocol.local.corrected:
         return None
     if extras is None:
-        raise UserError('local.rule = "scaffold": control variates are kept by `train` alone.')
+        raise UserError('local.rule = "scaffold": only `train` keeps control variates.')
     return find_own_entry(client, extras)
 
 

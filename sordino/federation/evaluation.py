@@ -98,12 +98,12 @@ def evaluate_clients(
         raise UserError(f"{run.folder} does not say which data it was trained on.")
     if run.engine == "flower":
         raise UserError(
-            f"{run.folder} was trained across machines: which labels a client has is known to that "
-            "client alone."
+            f"{run.folder} was trained across machines: only a client itself knows which labels "
+            "it has."
         )
     dataset = scored_data(run, data)
     if dataset.classes is None:
-        raise UserError(f"{dataset.name} has no labels: clients cannot be told apart by them.")
+        raise UserError(f"{dataset.name} has no labels: clients cannot be distinguished by them.")
     key = Key.from_seed(run.protocol.seed)
     # The partition is drawn again from the run's seed: the folder keeps counts of labels, not
     # records.

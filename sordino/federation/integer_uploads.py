@@ -135,7 +135,7 @@ def open_residues(residues: np.ndarray, grid: Grid) -> np.ndarray:
         raise WrappedSum(
             f"a coordinate of a round's sum has a magnitude of {largest:,} grid steps; "
             f"{grid.contributions} updates and their noise have at most {grid.largest_sum:,}. "
-            "Somebody sent a vector that is no update, or shares did not fit: the sum is not used."
+            "A client sent something other than an update, or shares did not fit: the sum is void."
         )
     opened: np.ndarray = signed / grid.scale
     return opened

@@ -29,7 +29,7 @@ def worker_count(workers: int | None, device: str) -> int:
     if device != "cpu":
         if workers is not None and workers > 1:
             raise InvalidValue(
-                "workers", workers, f"1 on the device {device!r}, which one process uses alone"
+                "workers", workers, f"1 on the device {device!r}, which a single process uses"
             )
         return 1
     if workers is not None:

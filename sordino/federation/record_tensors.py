@@ -154,8 +154,8 @@ def public_records(protocol: Protocol, private: Dataset) -> Tensors | None:
         raise UserError(
             f"federation.aggregation.mode-connectivity.public = {public.name!r} has records of "
             f"shape {public.input_shape} and classes {public.classes}; the clients' have "
-            f"{private.input_shape} and {private.classes}. A bend trained on other classes is no "
-            "bend."
+            f"{private.input_shape} and {private.classes}. A bend cannot be trained on other "
+            "classes."
         )
     lacking = [
         name

@@ -157,7 +157,7 @@ def judge_training(
     if not requested.noise.secure and not store.agreement.seeded:
         raise store.refuse(
             round_index,
-            "noise.secure = False was asked for: anyone who knows the seed could subtract the "
+            "noise.secure = False was requested: anyone who knows the seed could subtract the "
             "noise",
         )
     cap = count_affordable_rounds(store, requested)
@@ -197,7 +197,7 @@ def _accept_request(store: ClientStore, request: Request) -> Accepted:
     if request.client != agreement.client:
         raise store.refuse(
             request.round,
-            f"client {request.client} was asked for, and this is client {agreement.client}",
+            f"client {request.client} was requested, and this is client {agreement.client}",
         )
     # Another version may price or draw differently from the one that was looked at.
     if agreement.version not in (None, own_version()):

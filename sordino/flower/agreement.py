@@ -272,12 +272,12 @@ def describe_weakening(agreed: Protocol, requested: Protocol, agreement: Agreeme
         >>> more = override_keys(agreed, ["noise.sigma=2.0", "federation.rounds=5"])
         >>> describe_weakening(agreed, more, mine)
         >>> describe_weakening(agreed, override_keys(agreed, ["noise.sigma=0.5"]), mine)
-        'noise.sigma = 0.5 was asked for, and 1.0 was agreed to'
+        'noise.sigma = 0.5 was requested, and 1.0 was agreed to'
     """
     if agreement.data is not None and find_classes(agreed) != find_classes(requested):
         # Its labels would be held against another list, and whether they are in it would show.
         return (
-            "other classes were asked for than were agreed to (data.classes, or those of data.name)"
+            "other classes were requested than were agreed to (data.classes, or those of data.name)"
         )
     # Compared as the files have them, so that a new entry of a later version cannot be forgotten
     # here.
@@ -292,7 +292,7 @@ def describe_weakening(agreed: Protocol, requested: Protocol, agreement: Agreeme
         if old == new or may_differ(key, old, new, agreement):
             continue
         if not is_more_noise(agreed.noise, key, old, new):
-            return f"{key} = {new!r} was asked for, and {old!r} was agreed to"
+            return f"{key} = {new!r} was requested, and {old!r} was agreed to"
     return None
 
 

@@ -175,7 +175,7 @@ def describe_other_term(party: Client, name: str, stated: object, agreed: object
         agreed: Its value in the agreement.
     """
     return (
-        f"{FILE} has {name} = {stated!r}, and {party.folder}/agreement.toml, which is what is "
+        f"{FILE} has {name} = {stated!r}, and {party.folder}/agreement.toml, which is "
         f"enforced, has {agreed!r}. Write it there too if you mean it (a training that has begun "
         "continues under the new terms, or not at all), or put it back; a new agreement needs "
         "another `folder`."

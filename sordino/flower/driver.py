@@ -190,7 +190,9 @@ def submit_run(
             known = (folder / "protocol.toml").exists()
             if left == 0 or not known:
                 raise
-            watch.on_message(f"{lost}\nWaiting up to {superlink.patience:g} s to go on by itself.")
+            watch.on_message(
+                f"{lost}\nWaiting up to {superlink.patience:g} s to continue by itself."
+            )
             trouble = wait_for_superlink(superlink)
             if trouble is not None:
                 raise LostRun(f"{lost}\nThe SuperLink: {trouble}.") from None

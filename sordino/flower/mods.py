@@ -289,7 +289,7 @@ def note_request(store: ClientStore, request: str) -> None:
         known = path.read_text(encoding="utf-8").splitlines()
     if request in known:
         raise store.refuse(
-            len(store.rounds_paid), "the same round of the same run was asked for twice"
+            len(store.rounds_paid), "the same round of the same run was requested twice"
         )
     with writing(path):
         write_whole(path, "".join(f"{line}\n" for line in [*known, request]).encode())

@@ -275,7 +275,7 @@ class CoordinatorService(PartyService):
             online = count_online_nodes(self._address, authority)
         # Whatever Flower's client raises: the SuperLink may have ended in this moment.
         except Exception as error:
-            self._note_trouble(process, f"it does not say who is connected ({error})")
+            self._note_trouble(process, f"it does not say which clients are connected ({error})")
             return
         words = f"{online} of {registered} connected"
         self.say_once(words)

@@ -161,7 +161,7 @@ def check_signature(statement: bytes, signature: Signature | None, authority: Pa
         certificate.verify_directly_issued_by(trusted)
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
-        raise InvalidSender("it is signed by somebody who is not the coordinator") from None
+        raise InvalidSender("it was not signed by the coordinator") from None
     key = certificate.public_key()
     # The SuperLink's own certificate has the same issuer, and must not sign requests.
     if SIGNS_REQUESTS not in usage or not isinstance(key, ec.EllipticCurvePublicKey):

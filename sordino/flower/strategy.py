@@ -52,7 +52,7 @@ class OnFlower:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     name = "flower"
-    reason = "it was asked for"
+    reason = "it was requested"
     fingerprint = None
 
     def start(self, setup: Setup, *, workers: int | None, device: str) -> FlowerEngine:

@@ -313,7 +313,7 @@ def read_mask_call(store: ClientStore, request: Request, protocol: Protocol) -> 
     # The ledger charges the round of the request, so the masks must be of that round.
     if call.label.round != request.round:
         raise store.refuse(
-            request.round, f"masks of {call.label} were asked for in round {request.round}"
+            request.round, f"masks of {call.label} were requested in round {request.round}"
         )
     return call
 

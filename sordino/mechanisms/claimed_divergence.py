@@ -47,8 +47,8 @@ def draw_samples(made: Any, who: str) -> np.ndarray:
     again = np.asarray(made.sample(some), dtype=float)
     if not np.allclose(again.ravel(), values[1 : REDRAWN + 1], rtol=1e-6, atol=0):
         raise UserError(
-            f"{who}: sample() gave other values for the same uniforms. A value must depend on its "
-            "own uniforms alone."
+            f"{who}: sample() gave other values for the same uniforms. A value must depend only on "
+            "its own uniforms."
         )
     return values
 

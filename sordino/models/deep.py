@@ -115,8 +115,8 @@ def vit_small(input_shape: Shape, outputs: int) -> nn.Sequential:
     _, height, width = input_shape
     if height % PATCH or width % PATCH:
         raise UserError(
-            f"model vit-small cuts images into {PATCH} x {PATCH} patches; {height} x {width} is no "
-            f"multiple of {PATCH}"
+            f"model vit-small cuts images into {PATCH} x {PATCH} patches; {height} x {width} is "
+            f"not a multiple of {PATCH}"
         )
     # Blocks are built one by one: nn.TransformerEncoder would copy one block, and all would start
     # from the same weights.

@@ -111,7 +111,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
         raise UserError(
             f"model: layer {name or '(the model itself)'} is {type(layer).__name__}. {reason} "
             "running statistics leave the client without clip or noise. Use a layer that looks at "
-            f"one record alone, such as nn.GroupNorm({groups}, {layer.num_features})."
+            f"a single record, such as nn.GroupNorm({groups}, {layer.num_features})."
         )
 
 

@@ -23,7 +23,7 @@ def _add_linear(builder: NetworkBuilder, value: LayerResult, layer: nn.Linear) -
     """Adds a linear layer."""
     channels, height, width = builder.shape_of(value)
     if value.dimensions != 1 or channels * height * width != layer.in_features:
-        raise KernelRefusal("a linear layer works on something else than rows of features")
+        raise KernelRefusal("a linear layer works on something other than rows of features")
     places = builder.claim_parameters(layer)
     return builder.add_layer(Kind.LINEAR, (value,), (layer.out_features, 1, 1), 1, **places)
 
@@ -34,11 +34,11 @@ def _add_convolution(
     """Adds a convolution."""
     series = type(layer) is nn.Conv1d
     if value.dimensions != (2 if series else 3):
-        raise KernelRefusal("a convolution works on something else than series or images")
+        raise KernelRefusal("a convolution works on something other than series or images")
     if layer.groups != 1 or any(dilation != 1 for dilation in layer.dilation):
         raise KernelRefusal("a convolution has groups or dilation")
     if layer.padding_mode != "zeros" or type(layer.padding) is str:
-        raise KernelRefusal("a convolution pads with something else than a number of zeros")
+        raise KernelRefusal("a convolution pads with something other than a number of zeros")
     kernel = setting_pair(layer.kernel_size, series=series, height=1)
     stride = setting_pair(layer.stride, series=series, height=1)
     padding = setting_pair(layer.padding, series=series, height=0)
@@ -75,7 +75,7 @@ def add_pooling(
         KernelRefusal: The kernel does not have it.
     """
     if value.dimensions != (2 if series else 3):
-        raise KernelRefusal("a pooling works on something else than series or images")
+        raise KernelRefusal("a pooling works on something other than series or images")
     if stride is None:
         stride = kernel_size
     kernel = setting_pair(kernel_size, series=series, height=1)
@@ -133,7 +133,7 @@ def _add_group_norm(
     """Adds a group normalisation."""
     channels, height, width = builder.shape_of(value)
     if channels != layer.num_channels or (value.dimensions == 1 and height * width > 1):
-        raise KernelRefusal("a group normalisation works on something else than channels")
+        raise KernelRefusal("a group normalisation works on something other than channels")
     return _add_normalisation(builder, value, layer, layer.num_groups, scales_pixels=False)
 
 
@@ -154,7 +154,7 @@ def _add_layer_norm(
         groups = channels
     else:
         raise KernelRefusal(
-            "a layer normalisation works on something else than records or channels"
+            "a layer normalisation works on something other than records or channels"
         )
     return _add_normalisation(builder, value, layer, groups, scales_pixels=True)
 

@@ -149,7 +149,7 @@ class Translation:
         """
         value = self.find_value(argument)
         if type(value) is not LayerResult:
-            raise KernelRefusal("a layer works on something else than the result of a layer")
+            raise KernelRefusal("a layer works on something other than the result of a layer")
         return value
 
     def find_value(self, argument: Any) -> Any:
@@ -272,14 +272,14 @@ def _call_reshape(work: Translation, argument: Any, *sizes: Any) -> LayerResult:
     if len(sizes) == 1 and type(sizes[0]) is tuple:
         sizes = sizes[0]
     if len(sizes) != 2:
-        raise KernelRefusal("a reshape does something else than flattening records")
+        raise KernelRefusal("a reshape does something other than flattening records")
     rows, columns = sizes
     channels, height, width = work.builder.shape_of(value)
     # One of the two may be left open, but not both.
     keeps_rows = work.find_value(rows) is BATCH_SIZE or (rows == -1 and columns != -1)
     flattens = columns in (-1, channels * height * width)
     if not keeps_rows or not flattens:
-        raise KernelRefusal("a reshape does something else than flattening records")
+        raise KernelRefusal("a reshape does something other than flattening records")
     return LayerResult(value.tensor, 1)
 
 

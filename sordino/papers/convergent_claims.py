@@ -436,8 +436,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         relation="at most",
         verdict="unsound",
         condition=(
-            "'replace m by n' holds for bounds by composition, such as 3(c); the factor m/n in "
-            "delta alone (convergent/remark-3.2-delta)"
+            "'replace m by n' holds for bounds by composition, such as 3(c); the factor m/n only "
+            "in delta (convergent/remark-3.2-delta)"
         ),
         published=convergent_lemmas.remark_3_2,
         exact=certified.sampled_round,

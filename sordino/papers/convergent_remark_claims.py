@@ -32,7 +32,7 @@ _LAST_ITERATE = (
 CLAIMS: tuple[PublishedClaim, ...] = (
     PublishedClaim(
         name="convergent/theorem-3a-nonconvex",
-        where="convergent-dp, Theorem 3(a), Eq. (15), read of non-convex losses alone",
+        where="convergent-dp, Theorem 3(a), Eq. (15), read for non-convex losses only",
         statement=(
             "At a constant learning rate and for a non-convex loss the privacy of the last model "
             "converges as the rounds grow."
@@ -53,7 +53,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
     ),
     PublishedClaim(
         name="convergent/theorem-3b-nonconvex",
-        where="convergent-dp, Theorem 3(b), Eq. (16), read of non-convex losses alone",
+        where="convergent-dp, Theorem 3(b), Eq. (16), read for non-convex losses only",
         statement=(
             "At a cyclically decaying learning rate and for a non-convex loss the privacy of the "
             "last model converges as the rounds grow."
@@ -81,7 +81,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
     ),
     PublishedClaim(
         name="convergent/theorem-4-nonconvex",
-        where="convergent-dp, Theorem 4, Eq. (19), read of non-convex losses alone",
+        where="convergent-dp, Theorem 4, Eq. (19), read for non-convex losses only",
         statement=(
             "With a proximal term alpha > L and for a non-convex loss the privacy of the last "
             "model converges as the rounds and the local steps grow."
@@ -322,7 +322,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         condition="a handful of rounds, where every count is small",
         published=convergent_remarks.appendix_f_work,
         exact=certified.pooling_work,
-        evidence="Every start solved alone, by pooling, takes no more than",
+        evidence="Every start solved separately, by pooling, takes no more than",
         reason=(
             "docs/theory.md#a7: for each of the T starts the best lambda is an isotonic "
             "regression, in O(T); all starts together take O(T log T)."

@@ -77,8 +77,8 @@ def appendix_a_4(*, order: float, gamma: float) -> float:
     """
     if gamma <= 2:
         raise UserError(
-            f"gamma = {gamma:g}: lambda = log(gamma - 1)/(alpha - 1) is above 0 for gamma above 2 "
-            "alone. Take a larger gamma."
+            f"gamma = {gamma:g}: lambda = log(gamma - 1)/(alpha - 1) is above 0 only for gamma "
+            "above 2. Take a larger gamma."
         )
     return math.log(gamma - 1) / (order - 1)
 

@@ -37,7 +37,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         published=udp_fl.composition,
         exact=quadrature.adaptive_divergence,
         evidence="A Gaussian release whose size depends on the output of one before it has",
-        reason="Mironov 2017, Prop. 1, at every order by itself.",
+        reason="Mironov 2017, Prop. 1, at every order separately.",
         defaults={"order": 2.0, "first": 0.6, "second": 0.8},
     ),
     PublishedClaim(
@@ -55,7 +55,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         evidence="A Gaussian release of that divergence has exactly",
         reason=(
             "docs/theory.md#b5: true and loose; a conversion that subtracts log(alpha)/(alpha - 1) "
-            "besides holds too, and what is known of a Gaussian needs none."
+            "as well holds too, and what is known of a Gaussian needs none."
         ),
         defaults={"order": 6.0, "mu": 1.0, "delta": 1e-5},
     ),

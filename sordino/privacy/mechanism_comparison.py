@@ -69,8 +69,7 @@ def mechanism_table(
     # Prices of models that are kept without noise are proved only for normal noise.
     if protocol.keeps_models and not protocol.release.in_steps:
         raise UserError(
-            "clients that keep models have gaussian noise alone: there are no mechanisms to "
-            "compare."
+            "clients that keep models have only gaussian noise: there are no mechanisms to compare."
         )
     if dimension_of(protocol) is None:
         raise UserError(

@@ -47,12 +47,12 @@ class Withheld:
         found = []
         if self.scores:
             found.append(
-                "The promise is about the last model, so the last score alone is published: "
-                "the scores of earlier rounds tell more than it covers."
+                "The promise is about the last model, so only the last score is published: "
+                "the scores of earlier rounds reveal more than it covers."
             )
         if self.draw:
             found.append(
-                "The promise counts on a draw of clients that nobody but the server knows, "
+                "The promise counts on a draw of clients that only the server knows, "
                 "so who took part, how many and how often is not published."
             )
         return tuple(found)

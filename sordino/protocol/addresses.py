@@ -51,7 +51,7 @@ class Host(Check):
 
     @property
     def values_allowed(self) -> str:
-        return "a name or an address alone, such as fl.example.org, 192.0.2.1 or 2001:db8::1"
+        return "a bare name or address, such as fl.example.org, 192.0.2.1 or 2001:db8::1"
 
     def build_schema(self) -> dict[str, Any]:
         return {"type": "string", "minLength": 1}

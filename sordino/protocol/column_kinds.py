@@ -259,7 +259,7 @@ class Columns(Check):
             return Names().accept_value(key, value)
         for one in value:
             if type(one) not in kinds:
-                raise InvalidValue(key, one, "a description of every column, or names alone")
+                raise InvalidValue(key, one, "a description of every column, or only names")
         # Descriptions are held to the rules of bare names: no name appears twice.
         Names().accept_value(key, [one.name for one in value])
         for kind in AT_MOST_ONCE:

@@ -359,7 +359,7 @@ INCOMPATIBLE = (
         pair=(DP_SGD, SHUFFLER),
         key="federation.channel",
         instead='"direct" or secure-aggregation with dp-sgd',
-        reason="one client's share of the noise is priced among others by their sum alone",
+        reason="one client's share of the noise is priced among others only by their sum",
     ),
     Incompatible(
         pair=(DP_SGD, PENALTY),
@@ -434,7 +434,7 @@ INCOMPATIBLE = (
         pair=(OWN_MODELS, NO_PRICED_OWN_MODELS),
         key="federation.personalization",
         instead='"none" for every rule but fedavg and noisy-sgd',
-        reason="what personal models carry from round to round is known for these alone",
+        reason="what personal models carry from round to round is known only for these",
     ),
     Incompatible(
         pair=(OWN_MODELS, OTHER_UPLOAD_NOISE),

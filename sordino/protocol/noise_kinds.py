@@ -329,7 +329,7 @@ class Custom(NoiseKind):
     tag: ClassVar[str] = "custom"
     factory: str = entry(FactoryName(), "package.module:factory, called with the scale")
     where: str = entry(Choice(("client",)), "who adds the noise", "client")
-    scale: float = entry(Number(above=0), "size of the noise, handed to the factory", 1.0)
+    scale: float = entry(Number(above=0), "size of the noise, passed to the factory", 1.0)
     secure: bool = entry(Flag(), SECURE, False)
 
 

@@ -145,7 +145,7 @@ class Registry(Generic[Held]):
         bases = [name_of(base) for base in getattr(kind, "__mro__", ())[1:] if base in self._held]
         if bases:
             sentence += f" What holds for {bases[0]} need not hold for {name}: "
-            sentence += "register it by itself."
+            sentence += "register it separately."
         return sentence
 
 

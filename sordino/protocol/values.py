@@ -74,7 +74,7 @@ class Assumptions(Value):
     """
 
     smoothness: float | None = entry(
-        Maybe(Number(at_least=0)), "L: minibatch losses are L-smooth; nobody checks it", None
+        Maybe(Number(at_least=0)), "L: minibatch losses are L-smooth; it is not checked", None
     )
     diameter: float | None = entry(
         Maybe(Number(above=0)),
@@ -146,7 +146,7 @@ class Protocol(Value):
     )
     channel: Channel = entry(
         CHANNEL,
-        "how uploads reach the server: with their senders' names, shuffled, or as a sum alone",
+        "how uploads reach the server: with their senders' names, shuffled, or only as a sum",
         Direct(),
     )
     aggregation: Aggregation = entry(
@@ -159,7 +159,7 @@ class Protocol(Value):
     )
     personalization: Personalization = entry(
         Named(get_args(Personalization)),
-        "whether clients keep models of their own, and what helps them",
+        "whether clients keep personal models, and what helps them",
         NoPersonalization(),
     )
     missing: str = entry(
@@ -183,7 +183,7 @@ class Protocol(Value):
     data: Data | None = entry(Maybe(Table(Data)), "records and their partition", None)
     model: Model | None = entry(Maybe(Table(Model)), "the model that is trained", None)
     client: tuple[ClientBudget, ...] = entry(
-        Many(ClientBudget), "clients with budgets of their own", ()
+        Many(ClientBudget), "clients with their own budgets", ()
     )
 
     def __post_init__(self) -> None:

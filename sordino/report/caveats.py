@@ -93,7 +93,7 @@ def caveats_of_run(summary: RunSummary) -> Iterator[Caveat]:
     yield from _caveats_of_guarantees(summary)
     yield from _caveats_of_folder(summary)
     for note in notes_on(summary.run.protocol):
-        yield Caveat(title="Records that were assigned by what they hold", text=note)
+        yield Caveat(title="Records that were assigned by their contents", text=note)
     # The run itself noted these, when it saw records that make its guarantee weaker.
     for note in summary.run.notes:
         yield Caveat(title="Records that were divided by label", text=note, grave=True)
@@ -182,7 +182,7 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
         yield Caveat(
             title="The divergence",
             text="When a run stops being finite depends on the data, "
-            "so its last model alone is promised nothing.",
+            "so nothing is promised about its last model alone.",
         )
     for warning in find_warnings(summary.run):
         yield Caveat(title="A model that learned nothing", text=warning, grave=True)

@@ -35,7 +35,7 @@ FEASIBLE_MU = 7
 
 
 ENDINGS = {
-    "clear": "It stopped by itself: the verdict is clear.",
+    "clear": "It stopped early: the verdict is clear.",
     "time": "It stopped when the time was over.",
 }
 

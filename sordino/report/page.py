@@ -381,7 +381,7 @@ def describe_seal(summary: RunSummary) -> str:
             "and a change of its files leaves no trace"
         )
     if not summary.signers:
-        return "sealed, not signed: somebody who rewrites the whole folder leaves no trace"
+        return "sealed, not signed: rewriting the whole folder leaves no trace"
     keys = ", ".join(summary.signers)
     return f"sealed and signed by {keys}; sordino verify checks it against a key that you know"
 

@@ -179,7 +179,7 @@ def answer_opinion(summary: RunSummary) -> list[ReviewAnswer]:
             ),
         ),
         ReviewAnswer(
-            question="How likely is it that somebody can tell whether a record was used?",
+            question="How likely is it that an adversary can tell whether a record was used?",
             lines=tuple(list_odds(summary)),
         ),
         ReviewAnswer(
@@ -296,7 +296,7 @@ def list_odds(summary: RunSummary) -> list[str]:
     """
     lines = [
         "An adversary who knows all other records, and for whom both answers are equally likely, "
-        "is right at most so often (a coin is right in 50 % of cases):"
+        "is right at most in this share of cases (a coin is right in 50 %):"
     ]
     for view, odds in summary.odds.items():
         lines.append(f"- {view.adversary}: {format_upper_bound(100 * odds)} %")

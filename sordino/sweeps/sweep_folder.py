@@ -184,7 +184,7 @@ class SweepFolder:
         except (OSError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
         if not isinstance(found, dict):
-            raise UserError(f"{path} is damaged: it is no table.")
+            raise UserError(f"{path} is damaged: it is not a table.")
         return found
 
 

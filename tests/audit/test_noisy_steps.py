@@ -443,7 +443,7 @@ def test_mode_connectivity_is_attacked_at_its_uploads(tmp_path) -> None:
     for view in ("server", "final"):
         found = played(protocol, tmp_path / view, view, trainings=1000)
         assert 0.85 < found.tightness < 1.05
-        assert "a mean in the place of mode connectivity" in found.description
+        assert "a mean in place of mode connectivity" in found.description
         assert (found.given == "") == (view == "server")
 
 

@@ -329,7 +329,7 @@ def test_noise_for_unequal_clients_is_found_by_a_look_at_the_data(capfd) -> None
     assert found[1] < 0.2 * found[0]
     blind, seen = (answer(capfd, *call, *looks)[1] for looks in ([], ["--data"]))
     assert "does not say how many records clients have" in blind
-    assert "is not said" not in seen
+    assert "is not stated" not in seen
     promised = [
         json.loads(answer(capfd, "certify", "wards.toml", "--view", "rounds", "--json", *looks)[1])
         for looks in ([], ["--data"])

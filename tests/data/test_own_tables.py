@@ -197,7 +197,7 @@ def test_parquet_and_data_frames_are_read_by_the_same_rules(tmp_path: Path) -> N
     assert np.array_equal(loaded.x_train, expected)
     extra = pandas.DataFrame([["x", "yes", "Bern", "", "no"]], columns=frame.columns)
     longer = pandas.concat([frame, extra])
-    with pytest.raises(UserError, match="age is 'x' in row 13, which is no number"):
+    with pytest.raises(UserError, match="age is 'x' in row 13, not a number"):
         load_frame(longer, ("no", "yes"), columns=COLUMNS)
     with pytest.raises(UserError, match="expected is a pandas or polars DataFrame"):
         load_frame([1, 2])

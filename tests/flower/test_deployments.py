@@ -343,7 +343,7 @@ def test_a_protocol_that_a_client_did_not_agree_to_gets_no_upload(lab, tmp_path)
     agreed: Protocol = plan(clients=2, rounds=1, noise=Gaussian(sigma=0.5, secure=True))
     lab.start_nodes(agreed)
     weaker = plan(clients=2, rounds=1, noise=Gaussian(sigma=0.1, secure=True))
-    reason = "noise.sigma = 0.1 was asked for, and 0.5 was agreed to"
+    reason = "noise.sigma = 0.1 was requested, and 0.5 was agreed to"
     with pytest.raises(SordinoError, match=reason):
         train(weaker, folder=tmp_path / "weaker", engine="flower", superlink=lab.superlink)
     for client in range(2):

@@ -147,7 +147,7 @@ def test_a_larger_scale_of_noise_of_somebodys_own_may_be_less_noise(tmp_path) ->
     own = plan(
         noise=Custom(factory="sordino.mechanisms.custom_noise:logistic", scale=0.05, secure=True)
     )
-    assert "noise.scale = 0.1 was asked for" in Server(tmp_path, own).refusal(
+    assert "noise.scale = 0.1 was requested" in Server(tmp_path, own).refusal(
         protocol=override_keys(own, ["noise.scale=0.1"])
     )
 
@@ -179,7 +179,7 @@ def test_a_replayed_training_is_refused(server) -> None:
     server.grid.begin(2)
     assert "this is another" in server.refusal(0, training="two")
     assert "this is another" in server.refusal(1, training="two")
-    assert "client 2 was asked for" in server.refusal(1, client=2)
+    assert "client 2 was requested" in server.refusal(1, client=2)
 
 
 def test_other_kinds_of_messages_are_refused(server) -> None:

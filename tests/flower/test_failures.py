@@ -324,7 +324,7 @@ def test_what_only_the_clients_know_is_not_made_up_at_the_server(tmp_path) -> No
     run = across(tmp_path / "run", protocol, consortium(tmp_path, protocol), **{"keep-uploads": 1})
     with pytest.raises(UserError, match="across machines: its clients' records are with them"):
         Referee(run)
-    with pytest.raises(UserError, match="known to that client alone"):
+    with pytest.raises(UserError, match="only a client itself knows"):
         evaluate_clients(run)
 
 

@@ -581,5 +581,5 @@ def test_a_recorded_request_is_of_no_use_for_another_client_of_the_authority(tmp
         tmp_path / "client-1", 1, client.protocol, certificate=authority, parameters=2410
     )
     message.metadata.__dict__["_message_id"] = "question"
-    assert "client 0 was asked for" in client.grid.answer(1, message).error.reason
+    assert "client 0 was requested" in client.grid.answer(1, message).error.reason
     assert other.rounds_paid == []

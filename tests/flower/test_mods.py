@@ -157,7 +157,7 @@ def test_what_no_noise_covers_does_not_leave(tmp_path) -> None:
         "metrics": {"num-examples": 60}
     }
     assert trained.ask(2, kind="evaluate").has_error()
-    assert "asked for twice" in trained.ask(1).error.reason
+    assert "requested twice" in trained.ask(1).error.reason
     assert trained.runs == 1
     assert mod.open_store().rounds_paid == [0]
 

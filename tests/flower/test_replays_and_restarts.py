@@ -128,7 +128,7 @@ def test_a_node_with_another_agreement_goes_on_under_it_or_not_at_all(client) ->
     folder = client.store.folder
     kept = (folder / "agreement.toml").read_bytes()
     write_agreement(replace(read_agreement(folder), client=1), folder)
-    assert "client 0 was asked for" in client.ask(1).error.reason
+    assert "client 0 was requested" in client.ask(1).error.reason
     (folder / "agreement.toml").write_bytes(kept)
     # A budget that is smaller than what was spent, and none at all: the charge of round 0 stays.
     write_agreement(replace(read_agreement(folder), epsilon=1e-3), folder)

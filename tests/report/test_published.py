@@ -117,7 +117,7 @@ def test_the_page_does_not_depend_on_the_scores_of_earlier_models(final_run, tmp
     reseal(other)
     assert page_of(other).replace(str(other), "") == page_of(final_run).replace(str(final_run), "")
     page = page_of(final_run)
-    assert "the last score alone is published" in page
+    assert "only the last score is published" in page
     assert "figure-learning" not in page
     assert f"loss {Run.load(final_run).metrics['loss'][-1]:.4g}" in page
 
@@ -285,4 +285,4 @@ def test_the_explorer_looks_at_what_is_published(final_run) -> None:
     assert len(seen.rounds) == ROUNDS
     assert np.isnan(seen.scores["loss"][:-1]).all()
     assert seen.last("loss") == Run.load(final_run).metrics["loss"][-1]
-    assert "last score alone" in seen.left_out
+    assert "only the last score" in seen.left_out

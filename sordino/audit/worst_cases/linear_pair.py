@@ -88,7 +88,7 @@ def make_clipped_steps_pair(request: PairRequest) -> Pair:
     if not protocol.aggregation.known_law:
         # Its bound is that of single uploads, which are released before they are joined.
         name = protocol.aggregation.tag.replace("-", " ")
-        note = f"; a mean in the place of {name}, which starts from the uploads"
+        note = f"; a mean in place of {name}, which starts from the uploads"
         protocol = replace(protocol, aggregation=Mean())
         request = replace(request, protocol=protocol)
     given = find_given_observation(protocol, request.view)

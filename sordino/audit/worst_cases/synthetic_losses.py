@@ -126,7 +126,7 @@ def make_synthetic_kernel(setup: Setup) -> Kernel:
             draw the noise.
     """
     if type(setup.module) is not SyntheticLosses:
-        raise KernelRefusal(f"the rule {setup.protocol.local.tag} is trained by torch alone")
+        raise KernelRefusal(f"the rule {setup.protocol.local.tag} is trained only by torch")
     return make_given_loss_kernel(setup, setup.module.weight.numel())
 
 

@@ -314,8 +314,8 @@ def as_arrays(rows: list[dict[str, Any]], folder: Path) -> dict[str, np.ndarray]
         for name, array in found.items()
     ):
         raise UserError(
-            f"{folder / 'metrics.jsonl'} is damaged: a line lacks a metric, or has one that is no "
-            "number."
+            f"{folder / 'metrics.jsonl'} is damaged: a line lacks a metric, or has one that is "
+            "not a number."
         )
     return found
 

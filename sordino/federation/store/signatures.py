@@ -191,7 +191,7 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
         raise UserError(f"the key {path} cannot be read: {error.strerror}. {how}") from None
     except (ValueError, TypeError):
         raise UserError(
-            f"{path} is no private key in PEM format without a password. {how}"
+            f"{path} is not a private key in PEM format without a password. {how}"
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise UserError(f"{path} is not an Ed25519 key. {how}")
@@ -394,7 +394,7 @@ def signature_checks(run: Path, wanted: str | None) -> list[SealCheck]:
         )
         checks.append(SealCheck(subject="signature", result="changed", said=said))
     if not checks:
-        said = "the run is not signed: somebody who rewrites the whole folder leaves no trace"
+        said = "the run is not signed: rewriting the whole folder leaves no trace"
         signer = RunFolder(run).facts().get("signer")
         if signer:
             said = (
@@ -432,7 +432,7 @@ def check_run_signature(
         )
         return [SealCheck(subject="signature", result="changed", said=said)]
     if who == wanted:
-        said = f"signed by {who}, the key that was asked for"
+        said = f"signed by {who}, the requested key"
     else:
         said = f"signed by {who}; whose key that is cannot be known here: compare it, or give --key"
     checks = [SealCheck(subject="signature", result="whole", said=said)]

@@ -35,7 +35,7 @@ from sordino.privacy.upload_sensitivity import price_uploads
 from sordino.protocol import UserError, View
 
 UNKNOWN_SIZES = (
-    "How many records clients have is not said, so every step counts as if its batch held the "
+    "How many records clients have is not stated, so every step counts as if its batch held the "
     "record."
 )
 TAKEN_PART = "Composed over the rounds that were taken part in."

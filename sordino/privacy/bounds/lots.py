@@ -83,7 +83,7 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
         return
     step = find_lot_step(question)
     if math.isinf(step.mu):
-        line = "A Poisson lot may hold any number of a client's records, which are not said."
+        line = "A Poisson lot may hold any number of a client's records, which are not stated."
         yield Bound(curve=NOTHING, method="no limit", lines=(line,))
         return
     sentence = find_priced_view(question).sentence
@@ -280,10 +280,10 @@ def describe_shares(question: Question, release: NoisyUpload) -> str:
         return f"The server adds the whole noise, {lot.multiplier:g} V."
     share = f"a client's share is {lot.multiplier:g} V / sqrt({lot.holders:g})"
     if sees_uploads(question):
-        return f"Every upload is seen, under its own noise alone: {share}."
+        return f"Every upload is seen, under its own noise only: {share}."
     if release.secure_sum is not None:
         number = release.secure_sum.threshold - count_colluders(question, release)
-        return f"Sums alone are seen, with at least {number} honest shares: {share}."
+        return f"Only sums are seen, with at least {number} honest shares: {share}."
     return f"The honest participants' shares add up: {share}."
 
 

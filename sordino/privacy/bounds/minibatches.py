@@ -65,7 +65,7 @@ def minibatch_bounds(
         hidden = hidden_curve(shifts, counts, sigma=sigma, cohort=cohort, use=use)
     if hidden is not None:
         how = (
-            f"{drawn}. Nobody sees the draw: the record is used in a round with probability "
+            f"{drawn}. The draw is secret: the record is used in a round with probability "
             f"{use.sum():.3g}, which amplifies; composed over rounds (docs/theory.md#a14)."
         )
         yield Bound(curve=hidden, method="secret batches", lines=(*lines, how))

@@ -109,8 +109,8 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     protocol = question.protocol
     price = find_step_price(question)
     sees = (
-        f"The adversary sees {question.sees}: made of noisy sums of gradients alone, as all "
-        "that leaves a client (docs/theory.md#c4, #c6)."
+        f"The adversary sees {question.sees}: computed only from noisy sums of gradients, "
+        "as is all that leaves a client (docs/theory.md#c4, #c6)."
     )
     lines = (sees, price.reason)
     if math.isinf(price.mu):

@@ -24,7 +24,7 @@ from sordino.protocol.value_checks import MOST
 class Protection(Enum):
     """Which noise hides a client from the adversary that is asked about."""
 
-    OWN_NOISE = "noise that each client has for itself"
+    OWN_NOISE = "each client's own noise"
     STEPS = "noise in every step"
     LOT = "one noise on a sum of clipped gradients over all clients"
     MEAN = "noise that the server adds to the mean, alone or on top of the clients'"

@@ -57,8 +57,8 @@ def step_divergence_bounds(question: Question) -> Iterator[Bound]:
     release = noisy_steps_of(protocol)
     move = find_step_move(question)
     sees = (
-        f"The adversary sees {question.view.sees}: made of noisy sums of gradients alone, as all "
-        "that leaves a client (docs/theory.md#c4, #c6)."
+        f"The adversary sees {question.view.sees}: computed only from noisy sums of gradients, "
+        "as is all that leaves a client (docs/theory.md#c4, #c6)."
     )
     if mechanism_of(release.sum_noise).silent or np.isinf(move.distance):
         line = "Without noise, or without a limit to the move, nothing hides a contribution."

@@ -254,7 +254,7 @@ def join_bounds(found: Sequence[Sequence[Bound]]) -> Iterator[Bound]:
         yield from found[0]
         return
     line = (
-        f"Clients differ in size, and each is priced by itself ({len(found)} kinds); "
+        f"Clients differ in size, and each is priced separately ({len(found)} kinds); "
         "the worst one counts (docs/theory.md#a18)."
     )
     methods = dict.fromkeys(bound.method for bounds in found for bound in bounds)
