@@ -81,7 +81,7 @@ def test_the_inputs_of_a_record_depend_on_that_record_alone(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["x,yes,Bern,,no"], "age is 'x' in line 14, which is no number"),
+        (["x,yes,Bern,,no"], "age is 'x' in line 14, not a number"),
         (["1,maybe,Bern,,no"], r"smoker is 'maybe' in line 14, which is not in the public list"),
         (["1,yes,Bern,,maybe"], "sick is 'maybe' in line 14, which is not in data.classes"),
         (["1,yes,Bern,,"], "sick is missing in line 14"),

@@ -195,8 +195,8 @@ FARMS = labelled(np.zeros(5), 2, {"farm": np.array(["a", "b", "a", "b", "a"])})
             3,
             "data.records = 3: expected 2, as many as client 1 has",
         ),
-        (regression(20), Dirichlet(beta=1), 2, None, "answers of a regression are no classes"),
-        (regression(20), Shards(per_client=1), 2, None, "answers of a regression are no classes"),
+        (regression(20), Dirichlet(beta=1), 2, None, "a regression has no classes to divide by"),
+        (regression(20), Shards(per_client=1), 2, None, "a regression has no classes to divide by"),
     ],
 )
 def test_what_cannot_be_is_refused(

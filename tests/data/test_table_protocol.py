@@ -78,8 +78,8 @@ def test_a_table_goes_by_a_group_or_is_shared_out(capfd) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "nowhere"], "nowhere is no table"),
-        (["--data", "one.csv", "--sample", "nowhere"], "nowhere is no table"),
+        (["--data", "nowhere"], "nowhere is not a table"),
+        (["--data", "one.csv", "--sample", "nowhere"], "nowhere is not a table"),
         (["--data", "one.csv", "--sample", "other.csv"], "A sample needs the columns"),
         (["--data", "one.csv", "--from", "digits"], "--from and --data: give one of them"),
         (["--data", "one.csv", "--label", "sick", "--target", "age"], "give one of them"),
