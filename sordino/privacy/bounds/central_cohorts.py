@@ -109,7 +109,8 @@ def count_planned_equals(question: Question) -> tuple[float, float]:
     """
     shares = question.shares
     if shares is None or question.protocol.participation.draws:
-        # How large the client's share of the mean is, is not known: at worst it is alone in it.
+        # How large the client's share of the mean is, is not known: at worst no other client is in
+        # it.
         return 1.0, 1.0
     share = float(shares.max()) if question.attacked is None else question.attacked.share
     visible = visible_share(question, find_priced_view(question).view)

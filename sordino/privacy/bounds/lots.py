@@ -206,8 +206,8 @@ def find_lot_rate(question: Question, lot: Lot) -> float:
     if lot.varying:
         # A client that prices itself knows its own records; the file says the others'.
         sizes = question.protocol.stated_sizes or sizes
-    # A fixed number of records hides one worst among the fewest; Poisson coins go by the mean of
-    # all clients.
+    # A fixed number of records hides one worst among the fewest; Poisson coins depend on the mean
+    # of all clients.
     fewest = question.records if question.attacked is not None else min(sizes)
     return lot.find_rate(fewest, sum(sizes) / len(sizes))
 
