@@ -58,6 +58,8 @@ def find_obstacle(protocol: Protocol, rounds: list[int]) -> str:
         return "clients add no noise to them"
     if not protocol.channel.names_senders:
         return f"behind the {protocol.channel.tag} they are kept without their senders"
+    if protocol.local.adaptive is not None:
+        return "the counts that their clip followed are not kept"
     remembered = keeps_state(protocol) or protocol.penalty or protocol.local.corrected
     if remembered and rounds != list(range(len(rounds))):
         return "clients' work follows from earlier uploads, and not all rounds were kept"

@@ -66,6 +66,7 @@ def noise_report(
     sent_on = (
         protocol.penalty
         or protocol.local.corrected
+        or protocol.local.adaptive is not None
         or protocol.release.in_steps
         or protocol.personalization.of_uploads
     )

@@ -31,6 +31,7 @@ from sordino import (
     train,
 )
 from sordino.audit.auditing import audit
+from sordino.audit.kept_uploads import find_obstacle
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation import round as rounds
 from sordino.federation.assignment import minibatches
@@ -410,6 +411,11 @@ REFUSED = {
 def test_what_is_not_priced_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(SordinoError, match=r"adaptive|fixed clip"):
         replace(PRICED, **changes)
+
+
+def test_kept_uploads_say_nothing_without_the_counts_that_moved_the_clip() -> None:
+    assert find_obstacle(plan(), [0, 1]) == "the counts that their clip followed are not kept"
+    assert find_obstacle(plan(local=replace(RULE, adaptive=None)), [0, 1]) == ""
 
 
 def test_a_clip_of_steps_follows_nothing() -> None:
