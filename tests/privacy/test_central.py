@@ -15,6 +15,7 @@ from sordino import (
     ClippedGlm,
     Constant,
     Data,
+    Decay,
     Everyone,
     FedAvg,
     FixedSize,
@@ -334,3 +335,21 @@ def test_an_absent_update_is_half_as_far_as_an_opposite_one() -> None:
     question = pose_question(protocol, "rounds", "client", (0, 1), present=(10, 10))
     (visible,) = central_known_rounds(question)
     assert visible.curve.mu == pytest.approx(math.sqrt(2) * 0.5 / (0.1 * 10))
+
+
+def test_rounds_that_hardly_move_a_mean_have_a_price() -> None:
+    """A rate that is halved 100 times; the rounds after the first dozens add nothing."""
+    rule = FedAvg(steps=1, batch=8, clip=1.0, schedule=Decay(rate=1.0, factor=0.5, every="round"))
+    plan = Protocol(
+        clients=20,
+        rounds=100,
+        local=rule,
+        noise=Gaussian(sigma=1.0, where="server"),
+        participation=Poisson(rate=0.3),
+        aggregation=Mean(denominator="fixed"),
+        privacy=Privacy(adjacency="add-or-remove"),
+    )
+    found = certify(plan, "rounds", "client").epsilon(1e-5)
+    short = certify(replace(plan, rounds=20), "rounds", "client").epsilon(1e-5)
+    assert short <= found * (1 + 1e-6)
+    assert found <= 1.01 * short

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import mpmath as mp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,3 +133,14 @@ def test_rates_and_back() -> None:
 def test_nonsense_is_refused(call: object) -> None:
     with pytest.raises(UserError):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("mu", [1e-6, 1e-10, 1e-12, 1e-14, 1e-30])
+def test_tiny_releases_have_numbers_at_every_epsilon(mu: float) -> None:
+    epsilons = np.concatenate([[0.0], np.geomspace(1e-14, 1.0, 2000)])
+    logs = gaussian.log_deltas(mu, epsilons)
+    assert not np.isnan(logs).any()
+    near = epsilons / mu < 1e3
+    # The density of a normal law at epsilon / mu, times mu, but for what the tail is smaller.
+    above = np.log(mu) - np.square(epsilons[near] / mu) / 2
+    assert (logs[near] <= above + 1e-6 * np.abs(above)).all()

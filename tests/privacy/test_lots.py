@@ -242,3 +242,7 @@ def test_under_little_noise_what_was_realised_counts_lots_as_seen_as_the_plan_do
     exact = brentq(lambda epsilon: find_delta(epsilon) - 1e-5, 1, 600)
     assert certify_shared(question).epsilon(1e-5) == pytest.approx(exact, rel=1e-3)
     assert certify(weak, "server").epsilon(1e-5) == pytest.approx(exact, rel=1e-3)
+
+
+def test_noise_beyond_all_measure_has_no_traceback() -> None:
+    assert certify(replace(PLAN, noise=Gaussian(multiplier=1e60))).epsilon(1e-5) == 0

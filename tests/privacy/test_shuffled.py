@@ -248,3 +248,11 @@ def test_chords_of_a_curve_are_those_of_exact_arithmetic_however_far_it_reaches(
             share = (mpmath.e ** mpmath.mpf(wanted) - low) / (high - low)
             exact = heights[right - 1] + (heights[right] - heights[right - 1]) * float(share)
             assert float(profile(np.array([wanted]))[0]) == pytest.approx(exact, rel=1e-9)
+
+
+def test_noise_beyond_all_measure_has_no_price_and_no_traceback() -> None:
+    rule = FedAvg(steps=5, batch=8, clip=1.0, schedule=Constant(rate=0.1))
+    plan = Protocol(
+        clients=20, rounds=50, local=rule, noise=Gaussian(sigma=1e60), channel="shuffler"
+    )
+    assert certify(plan).epsilon(1e-5) < 1e-12

@@ -86,6 +86,9 @@ def clones_bounds(question: Question) -> list[Bound]:
     # Epsilon grows as delta falls, so the first of the pairs that are tried has the smallest.
     if min(pure, alone.epsilon(SPILLS[0])) > LARGEST:
         return []
+    # So much noise that no loss shows: the bound on the uploads themselves is next to 0.
+    if min(pure, alone.epsilon(NEGLIGIBLE)) == 0:
+        return []
     one = make_shuffled_round(noise, norm, dimension, shift, crowd.others, crowd.share)
     if crowd.chance < 1:
         one = one.mix_with_nothing(crowd.chance)

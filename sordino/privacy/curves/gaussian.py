@@ -20,6 +20,8 @@ from sordino.privacy.curves.roots import bracket_root, double_until
 _ULP = 2.0**-52
 # Below it the difference of two Mills ratios loses digits, and an integral takes its place.
 _SMALL_SHIFT = 0.02
+# From here on 1 - x m(x), which is never more than 1 / (1 + x^2), is that to seven digits.
+_FAR = 1e4
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 
 
@@ -108,7 +110,8 @@ def _mills_drop(low: np.ndarray, width: np.ndarray) -> np.ndarray:
     total = np.zeros_like(middle)
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         x = middle + width / 2 * node
-        slope = 1 - x * _mills_ratio(np.maximum(x, -1))
+        # Beyond, rounding might leave less than nothing of the difference, which is below this.
+        slope = np.where(x > _FAR, 1 / (1 + x * x), 1 - x * _mills_ratio(np.maximum(x, -1)))
         total += weight * slope
     drop: np.ndarray = total * width / 2
     return drop
