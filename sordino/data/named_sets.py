@@ -106,6 +106,8 @@ def load_dataset(
     path = Path(os.path.expanduser(name))
     if is_table(path):
         return own_tables.load_table(path, given, hold_out=hold_out, columns=columns)
+    if not os.path.exists(path):
+        raise _unknown_data(name, path)
     _refuse_description(name, columns)
     if os.path.isdir(path):
         return folders.load_folder(path, given, hold_out=hold_out)
@@ -207,7 +209,8 @@ def _refuse_description(name: str, columns: Sequence[Column] | None) -> None:
     if columns is not None:
         raise UserError(
             f"[data.columns] describes the columns of a table, and {name} is none. Use a table "
-            f"({', '.join(TABLE_SUFFIXES)}), or leave the description out."
+            f"({', '.join(TABLE_SUFFIXES)}) or a folder of them, save a spreadsheet as one, or "
+            "leave the description out."
         )
 
 

@@ -120,9 +120,16 @@ def _encode_number(column: NumberColumn, table: TextTable) -> Inputs:
         low, high = column.limits
         # A value beyond a public limit must not be larger than any other record's may be.
         numbers = 2 * (np.clip(numbers, low, high) - low) / (high - low) - 1
-    # Too large a number becomes infinite, which the data set refuses, saying where.
     with np.errstate(over="ignore"):
         inputs = {column.name: numbers.astype(np.float32)}
+    if not np.isfinite(inputs[column.name]).all():
+        record = int(np.flatnonzero(~np.isfinite(inputs[column.name]))[0])
+        raise table.problem(
+            column.name,
+            record,
+            f"is {texts[record]!r} in {{place}}, more than a model's numbers hold. Correct it, or "
+            "give the column public limits: limits = [...] in [data.columns].",
+        )
     # The second input is there whether or not a record has a gap, which would tell about it.
     if column.fill is not None:
         inputs[f"{column.name} missing"] = missing.astype(np.float32)
@@ -297,6 +304,8 @@ def _holds_numbers(table: TextTable, name: str, values: Sequence[str]) -> bool:
         raise missing_value(table, name, first)
     if len(wrong) == len(values):
         return False
+    if all(_is_missing(values[record]) for record in wrong):
+        raise missing_value(table, name, first)
     raise table.problem(
         name,
         first,

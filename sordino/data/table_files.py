@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import math
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from sordino.data.formats import damaged_file, open_binary, reading
 from sordino.protocol import UserError
 
 # Longer ones first: a name ends in ".csv.gz" and in ".gz".
-TEXT_SUFFIXES = (".csv.gz", ".csv.zip", ".tsv.gz", ".csv", ".tsv")
+TEXT_SUFFIXES = (".csv.gz", ".csv.zip", ".tsv.gz", ".csv", ".tsv", ".zip")
 TABLE_SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 SEPARATORS = (",", ";", "\t")
 KIND = "a CSV table"
@@ -56,7 +57,8 @@ class TextTable:
         """
         if name not in self.columns:
             raise UserError(
-                f"{self.source} has no column {name!r}; it has {', '.join(self.columns)}."
+                f"{self.source} has no column {name!r}; it has {', '.join(self.columns)}. "
+                "Correct the name, or leave the column out."
             )
         return self.columns[name]
 
@@ -97,10 +99,11 @@ def parse_number(text: str, *, decimal_comma: bool) -> float:
     if decimal_comma and "." not in text:
         # Once only: 1,234,567 stays no number instead of becoming another one.
         text = text.replace(",", ".", 1)
-    # float() takes digits grouped by underscores, which no table means.
-    if "_" in text:
+    number = float(text)
+    # float() takes digits grouped by underscores and words for infinity, which no table means.
+    if "_" in text or not math.isfinite(number):
         raise ValueError(text)
-    return float(text)
+    return number
 
 
 def read_text_table(path: Path) -> TextTable:
@@ -251,8 +254,38 @@ def _split_header(path: Path, line: str, separator: str) -> list[str]:
     if header == [] or len(set(header)) != len(header) or "" in header:
         shown = ",".join(header)[:200]
         reason = f"its first line must name every column, each once, but is {shown!r}"
-        raise damaged_file(path, KIND, reason)
+        raise _faulty_table(path, reason, "Correct it.")
+    # Text in UTF-16 without its mark, or no text at all.
+    if "\0" in line:
+        reason = "its first line holds zero bytes, which no text does"
+        raise _faulty_table(path, reason, "Save it as CSV in UTF-8.")
     return header
+
+
+def _faulty_table(path: Path, reason: str, remedy: str) -> UserError:
+    """Returns the error for a file that is a table, but for a fault that can be corrected."""
+    return UserError(f"{path} cannot be read as {KIND}: {reason}. {remedy}")
+
+
+def _parse_rows(
+    path: Path, lines: Iterator[str], separator: str
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the values of every record after the number of its first line on disk."""
+    rows = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
+    while True:
+        # The header is line 1, and a record begins after the end of the one before.
+        line = rows.line_num + 2
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            reason = f"the record that begins in line {line}: {error}"
+            remedy = "See whether a quotation mark is missing or too many."
+            raise _faulty_table(path, reason, remedy) from None
+        # Blank lines, often the last, are no records.
+        if row:
+            yield line, [value.strip() for value in row]
 
 
 def _parse_lines(path: Path, lines: Iterator[str]) -> TextTable:
@@ -260,19 +293,17 @@ def _parse_lines(path: Path, lines: Iterator[str]) -> TextTable:
     first = next(lines, "")
     separator = _find_separator(first)
     header = _split_header(path, first, separator)
-    rows = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
     records = []
     places = []
-    for row in rows:
-        # The header is line 1.
-        line = rows.line_num + 1
-        # Blank lines, often the last, are not records.
-        if len(row) not in (0, len(header)):
+    for line, row in _parse_rows(path, lines, separator):
+        if len(row) != len(header):
             reason = f"line {line} has {len(row)} values for {len(header)} columns"
-            raise damaged_file(path, KIND, reason)
-        if row:
-            records.append([value.strip() for value in row])
-            places.append(f"line {line}")
+            remedy = f"Correct it; a value with {separator!r} in it stands in quotation marks."
+            raise _faulty_table(path, reason, remedy)
+        records.append(row)
+        places.append(f"line {line}")
+    if not records:
+        raise _faulty_table(path, "it has a header and no records", "Give one with records.")
     columns = {name: [record[place] for record in records] for place, name in enumerate(header)}
     # Where the comma separates columns, it cannot be in a number.
     decimal_commas = [separator != ","] * len(places)
@@ -324,6 +355,7 @@ def _join_files(folder: Path) -> TextTable:
     paths = list_tables(folder)
     if not paths:
         raise UserError(f"{folder} has no tables ({', '.join(TABLE_SUFFIXES)}).")
+    _refuse_same_names(paths)
     tables = [read_text_table(path) for path in paths]
     first = tables[0]
     _refuse_different_headers(tables)
@@ -344,6 +376,18 @@ def _join_files(folder: Path) -> TextTable:
         places=places,
         decimal_commas=decimal_commas,
     )
+
+
+def _refuse_same_names(paths: Iterable[Path]) -> None:
+    """Refuses files that differ in their endings alone: they would count as one client."""
+    seen: dict[str, Path] = {}
+    for path in paths:
+        other = seen.setdefault(_short_name(path), path)
+        if other is not path:
+            raise UserError(
+                f"{other} and {path.name} have the same name but for their endings, and would be "
+                "one client. Keep one of them, or rename it."
+            )
 
 
 def _refuse_different_headers(tables: Iterable[TextTable]) -> None:

@@ -167,12 +167,9 @@ def _parse_all(table: TextTable, name: str, records: Sequence[int]) -> list[floa
     numbers = []
     for record in records:
         try:
-            number = table.read_number(name, record)
+            numbers.append(table.read_number(name, record))
         except ValueError:
             return []
-        if not math.isfinite(number):
-            return []
-        numbers.append(number)
     return numbers
 
 

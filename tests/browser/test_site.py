@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import photographed
+from tests.browser.conftest import photographed, serious
 from tests.test_site import built
 
 pytestmark = pytest.mark.soak
@@ -24,3 +24,12 @@ def test_a_page_shows(site, page, name) -> None:
         assert picture.get_attribute("alt")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     photographed(page, f"site-{Path(name).name}")
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index", "attacks", "data", "reference/file", "reference/python"])
+def test_axe_finds_nothing_serious(site, page, name, colours) -> None:
+    page.emulate_media(color_scheme=colours)
+    page.goto((site / f"{name}.html").as_uri())
+    page.wait_for_timeout(500)
+    assert serious(page) == []

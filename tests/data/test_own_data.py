@@ -218,7 +218,12 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
             "label is 'c' in line 3, which is not in data.classes",
         ),
         ("x,label", ["1,a", "2,b"], "2 classes for 2 records"),
-        ("x,label", ["1,a", "NA,b", "3,a"], "x is a number in some records, but 'NA' in line 3"),
+        ("x,label", ["1,a", "NA,b", "3,a"], "x is missing in line 3"),
+        (
+            "x,label",
+            ["1,a", "high,b", "3,a"],
+            "x is a number in some records, but 'high' in line 3",
+        ),
         ("x,label", ["1,a", "nan,b", "3,a", "4,b"], "x is missing in line 3"),
         ("x,target", ["1,2", "2,3"], "regression and no classes"),
         ("x,target", ["1,high", "2,low"], "target must be numbers, but is 'high'"),
@@ -233,7 +238,7 @@ def test_a_table_with_targets(tmp_path: Path) -> None:
         ("x,label", ["1,a,7"], "line 2 has 3 values for 2 columns"),
         ("x,x", ["1,a"], "its first line must name every column, each once"),
         ("", [], "its first line must name every column"),
-        ("x,label", [], "empty"),
+        ("x,label", [], "a header and no records"),
     ],
 )
 def test_tables_that_make_no_sense(

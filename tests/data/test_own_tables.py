@@ -85,12 +85,37 @@ def test_the_inputs_of_a_record_depend_on_that_record_alone(tmp_path: Path) -> N
         (["1,maybe,Bern,,no"], r"smoker is 'maybe' in line 14, which is not in the public list"),
         (["1,yes,Bern,,maybe"], "sick is 'maybe' in line 14, which is not in data.classes"),
         (["1,yes,Bern,,"], "sick is missing in line 14"),
-        (["1,yes,Bern,no"], "line 14 has 4 values for 5 columns"),
+        (["1,yes,Bern,no"], "line 14 has 4 values for 5 columns. Correct it"),
+        (["1,yes,Bern,,no", '2,"yes,Bern,,no'], "the record that begins in line 15: .*quotation"),
+        (["inf,yes,Bern,,no"], "age is 'inf' in line 14, which is no number"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_line_and_column(tmp_path: Path, rows, message) -> None:
     with pytest.raises(UserError, match=message):
         load(write(tmp_path, ROWS + rows))
+
+
+def test_what_is_no_usable_file_is_said_with_its_remedy(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such file"):
+        load(tmp_path / "nowhere.csv")
+    wide = write(tmp_path, ["1e39,yes,Bern,,no", *ROWS])
+    with pytest.raises(UserError, match=r"age is '1e39' in line 2, more than .* limits = "):
+        load(wide, (NumberColumn(name="age", fill=0), *COLUMNS[1:]))
+    coded = tmp_path / "coded.csv"
+    coded.write_bytes(wide.read_text().encode("utf-16-le"))
+    with pytest.raises(UserError, match=r"zero bytes.* Save it as CSV in UTF-8"):
+        load(coded)
+    packed = tmp_path / "t.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("t.csv", "\n".join([HEADER, *ROWS]))
+    assert len(load(packed).y_train) == len(ROWS)
+
+
+def test_two_files_that_would_be_one_client_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, name="bern.csv")
+    (tmp_path / "bern.csv.gz").write_bytes(gzip.compress((tmp_path / "bern.csv").read_bytes()))
+    with pytest.raises(UserError, match=r"bern.csv and bern.csv.gz have the same name"):
+        load(tmp_path)
 
 
 def test_a_gap_without_a_public_value_is_refused_with_the_remedy(tmp_path: Path) -> None:
