@@ -435,7 +435,7 @@ def test_a_port_that_is_taken_on_ipv6_is_named() -> None:
 
 def test_the_documentation_lists_every_entry_with_its_default() -> None:
     page = (REPOSITORY / "docs" / "flower.md").read_text()
-    lines = page.split("All that a `consortium.toml` may say")[1].split("\n\n")[1].splitlines()
+    lines = page.split("All entries of a `consortium.toml`")[1].split("\n\n")[1].splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
     found: dict[str, dict[str, str]] = {}
     for table, entry, default, _ in rows:
