@@ -292,7 +292,9 @@ def test_wrong_norms_of_examples_are_noticed_before_anything_is_trained(
     monkeypatch.setattr(
         Kernel,
         "compute_gradient",
-        lambda self, r, rule, w, rows: whole(self, r, replace(rule, norm=3 - rule.norm), w, rows),
+        lambda self, r, rule, w, rows, **options: whole(
+            self, r, replace(rule, norm=3 - rule.norm), w, rows, **options
+        ),
     )
     with pytest.raises(KernelRefusal, match="differ"):
         kernel_for(setup)
