@@ -355,6 +355,13 @@ def even_laplace(coordinates: int, shift: float, times: int) -> float:
     return epsilon_at_least(moved, laplace_mixture([0.0], [1.0]), DELTA, times=times * coordinates)
 
 
+def mix_over_curve() -> float:
+    """Returns epsilon of a release that moves by (1 - r)(1 + 1.2 r) at a public r."""
+    points = (np.arange(20_000) + 0.5) / 20_000
+    curve = (1 - points) * (1 + 1.2 * points)
+    return mixture_epsilon(curve, np.full(points.size, 1 / points.size), DELTA)
+
+
 def mechanism_rows() -> list[Row]:
     """Returns other noise, Bezier steps and a shuffler."""
     data = Data(name="digits", records=64)
@@ -369,8 +376,6 @@ def mechanism_rows() -> list[Row]:
         local=Bezier(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0)),
         assumptions=Assumptions(smoothness=1.0), rounds=1, noise=Gaussian(sigma=1.0),
     )  # fmt: skip
-    points = (np.arange(20_000) + 0.5) / 20_000
-    curve = (1 - points) * (1 + 1.2 * points)
     crowd = make_protocol(
         clients=700, rounds=60, channel="shuffler", local=make_steps(1), noise=Gaussian(sigma=1.8)
     )
@@ -408,7 +413,7 @@ def mechanism_rows() -> list[Row]:
         ),
         Row(
             bound="Bezier mixture", setting="1 round", protocol=bezier, view="server",
-            exact=lambda: mixture_epsilon(curve, np.full(points.size, 1 / points.size), DELTA),
+            exact=mix_over_curve,
             why="24 pieces of the curve, each counted as its largest value",
         ),
         Row(

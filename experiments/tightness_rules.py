@@ -16,11 +16,24 @@ from experiments.tightness import (
     Row,
     make_protocol,
     make_steps,
+    mix_over_curve,
     normal_epsilon,
     one_sided,
 )
-from sordino import Constant, Data, FedProx, Gaussian, Mean, Model, Protocol, SecureAggregation
-from sordino.protocol import ClippedGlm, Scaffold
+from sordino import (
+    Bezier,
+    Constant,
+    Data,
+    FedProx,
+    Gaussian,
+    Mean,
+    Model,
+    NoisySgd,
+    Protocol,
+    SecureAggregation,
+)
+from sordino.privacy.participation_caps import find_capped_rounds
+from sordino.protocol import ClientBudget, ClippedGlm, Scaffold
 from sordino.protocol.dp_sgd_rule import AdaptiveClip, DpSgd
 from sordino.protocol.values import Assumptions, Privacy
 from tests.oracles.exact_laws import epsilon_at_least, normal_mixture
@@ -214,6 +227,63 @@ def view_rows() -> list[Row]:
     ]  # fmt: skip
 
 
+def unequal_rows() -> list[Row]:
+    """Returns clients of unequal sizes, each priced for itself."""
+    sizes = (16,) * 10 + (64,) * 8 + (256,) * 2
+    both = make_protocol(
+        local=make_steps(1, batch=16), data=Data(name="digits", sizes=sizes),
+        noise=Gaussian(sigma=4.0, where="both", server_sigma=0.25),
+        aggregation=Mean(weights="records"),
+    )  # fmt: skip
+    # A client of 256 is attacked; the other one and two of 64 collude.
+    honest = 256**2 + 6 * 64**2 + 10 * 16**2
+    noise = math.hypot(4 * math.sqrt(honest), 0.25 * sum(sizes))
+    capped = make_protocol(
+        local=make_steps(1, batch=16), data=Data(name="digits", sizes=sizes),
+        noise=Gaussian(sigma=2.0),
+        client=tuple(ClientBudget(id=client, epsilon=4.0, delta=DELTA) for client in range(20)),
+    )  # fmt: skip
+    # Every record of the smallest clients is in all their batches.
+    affordable = max(n for n in range(1, ROUNDS + 1) if normal_epsilon(math.sqrt(n) / 2) <= 4.0)
+    caps = {size: find_capped_rounds(capped, capped.client[0], size) for size in (64, 256)}
+    joined = make_protocol(
+        local=NoisySgd(steps=1, batch=16, clip=1.0, schedule=Constant(rate=0.1)),
+        data=Data(name="digits", sizes=sizes), noise=Gaussian(multiplier=1.0),
+        aggregation=Mean(weights="records"),
+    )  # fmt: skip
+    length = math.sqrt(sum(size**2 for size in sizes))
+    return [
+        Row(
+            bound="composition", setting="FedAvg, noise at both, the same sizes, a client",
+            protocol=both, view="coalition:3", unit="client", why=LINEAR,
+            exact=lambda: normal_epsilon(math.sqrt(ROUNDS) * 256 / noise),
+        ),
+        Row(
+            bound="client budgets", setting="FedAvg, the same sizes, every client has epsilon 4",
+            protocol=capped, view="server", why=DIRECTIONS,
+            exact=lambda: max(
+                normal_epsilon(math.sqrt(affordable) / 2),
+                *(one_sided(16 / size, 0.5, cap) for size, cap in caps.items()),
+            ),
+        ),
+        Row(
+            bound="subsampled joined steps", setting="noisy-sgd, 1 step, the same sizes",
+            protocol=joined, view="rounds", why=DIRECTIONS,
+            exact=lambda: max(one_sided(16 / size, size / length, ROUNDS) for size in set(sizes)),
+        ),
+        Row(
+            bound="Bezier mixture", setting="1 round, noise at the server", view="rounds",
+            protocol=make_protocol(
+                local=Bezier(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0)),
+                assumptions=Assumptions(smoothness=1.0), rounds=1,
+                noise=Gaussian(sigma=0.05, where="server"),
+            ),
+            # The mean of twenty moves by a twentieth.
+            exact=mix_over_curve, why="24 pieces of the curve, each counted as its largest value",
+        ),
+    ]  # fmt: skip
+
+
 def all_rule_rows() -> list[Row]:
     """Returns every row of this module."""
-    return [*lot_rows(), *rule_rows(), *glm_rows(), *view_rows()]
+    return [*lot_rows(), *rule_rows(), *glm_rows(), *view_rows(), *unequal_rows()]

@@ -244,6 +244,18 @@ def sum_honest_squares(shares: np.ndarray, colluders: int) -> np.ndarray:
     return left
 
 
+def find_smallest(bounds: Sequence[Bound]) -> Bound:
+    """Returns the bound with the smallest epsilon.
+
+    Args:
+        bounds: At least one.
+    """
+    # An epsilon takes time, and mostly there is no choice.
+    if len(bounds) == 1:
+        return bounds[0]
+    return min(bounds, key=lambda bound: bound.curve.epsilon(1e-5))
+
+
 def join_bounds(found: Sequence[Sequence[Bound]]) -> Iterator[Bound]:
     """Yields the bounds of a federation from those of its kinds of clients, a method at a time.
 
@@ -262,8 +274,8 @@ def join_bounds(found: Sequence[Sequence[Bound]]) -> Iterator[Bound]:
         chosen = []
         for bounds in found:
             same = [bound for bound in bounds if bound.method == method]
-            # A kind for which the method brings nothing has its first bound in the place.
-            chosen.append(same[0] if same else bounds[0])
+            # A kind for which the method brings nothing has its smallest bound in the place.
+            chosen.append(find_smallest(same or bounds))
         # Only the words are this one's: the curve is the worst of all at every delta.
         worst = max(chosen, key=lambda bound: bound.curve.epsilon(1e-5))
         vouched = dict.fromkeys(text for bound in chosen for text in bound.vouched)
