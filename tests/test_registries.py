@@ -23,6 +23,7 @@ from sordino.privacy.bounds.priced_view import OBSERVATIONS
 from sordino.privacy.bounds.question import Observation
 from sordino.protocol import (
     Aggregation,
+    Channel,
     Constant,
     Data,
     Dirichlet,
@@ -35,7 +36,6 @@ from sordino.protocol import (
     NoisySgd,
     Participation,
     Personalization,
-    Poisson,
     Protocol,
     Registry,
     Schedule,
@@ -162,6 +162,7 @@ def subclassed(value: Any) -> Any:
 EXAMPLES: dict[Any, dict[str, Any]] = {
     Participation: {"rate": 0.5, "size": 2},
     Aggregation: {"public": "digits"},
+    Channel: {"threshold": 2},
     Personalization: {"alpha": 0.5, "own": 0.5},
     Schedule: {"rate": 0.1, "factor": 0.5, "every": 2},
     ServerOptimizer: {"rate": 0.1},
@@ -191,15 +192,7 @@ def with_part(part: Any, value: Any) -> Protocol:
     if part is Partition:
         data = dataclasses.replace(PLAN.data, partition=value)  # type: ignore[type-var]
         return dataclasses.replace(PLAN, data=data)
-    names = {
-        LocalRule: "local",
-        Noise: "noise",
-        Aggregation: "aggregation",
-        Participation: "participation",
-        Personalization: "personalization",
-        ServerOptimizer: "server",
-    }
-    return dataclasses.replace(PLAN, **{names[part]: value})
+    return dataclasses.replace(PLAN, **{NAMES[part]: value})
 
 
 KINDS = [(part, kind) for part in EXAMPLES for kind in get_args(part)]
@@ -232,13 +225,17 @@ COMMANDS: dict[str, Callable[[Protocol], Any]] = {
 }
 
 
-PARTS: dict[str, Any] = {
-    name: getattr(PLAN, name)
-    for name in ("local", "noise", "aggregation", "server", "personalization", "channel")
+NAMES = {
+    LocalRule: "local",
+    Noise: "noise",
+    Aggregation: "aggregation",
+    Participation: "participation",
+    Personalization: "personalization",
+    ServerOptimizer: "server",
+    Channel: "channel",
+    Schedule: "schedule",
+    Partition: "partition",
 }
-PARTS["participation"] = Poisson(rate=0.5)
-PARTS["schedule"] = PLAN.local.schedule
-PARTS["partition"] = PLAN.data.partition  # type: ignore[union-attr]
 HOLDERS = {"schedule": "local", "partition": "data"}
 
 
@@ -252,13 +249,13 @@ def with_forged_part(name: str, value: Any) -> Protocol:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize(("part", "kind"), KINDS, ids=lambda one: getattr(one, "__name__", ""))
 def test_a_forged_part_of_any_kind_is_refused_by_every_command(
-    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, part: Any, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    protocol = with_forged_part(name, subclassed(PARTS[name]))
-    with pytest.raises(SordinoError, match=f"Other{type(PARTS[name]).__name__}"):
+    protocol = with_forged_part(NAMES[part], subclassed(example(part, kind)))
+    with pytest.raises(SordinoError, match=f"Other{kind.__name__}"):
         COMMANDS[command](protocol)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,9 +1,10 @@
 """Sums of per-example gradients, each clipped by its norm, within bounded memory.
 
-Examples never mix. There are three ways, all of which clip exactly what they add up:
+Examples never mix. There are four ways, all of which clip exactly what they add up:
 
 - A plain stack of known layers is passed once forwards and backwards, down to the layers' outputs
   only (`layer_gradients.py`).
+- A module whose gradients are known as a formula is asked for them (`GIVEN_GRADIENTS`).
 - Any other module, or a loss that the module brings along, is called on one example at a time, as
   torch.func does it for many at once.
 - A module that torch.func cannot vectorise gets its examples one by one.
@@ -11,9 +12,9 @@ Examples never mix. There are three ways, all of which clip exactly what they ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,9 @@ MOST_FLOATS = 1 << 24
 # Examples whose clipped gradients are added up plainly before a compensated addition: their number
 # decides how large a batch docs/theory.md#c7 covers.
 MOST_AT_ONCE = 1024
+
+# The gradients of all examples, one a row, of modules of exactly these types with their own losses.
+GIVEN_GRADIENTS: dict[type[nn.Module], Callable[[Any, Tensor], Tensor]] = {}
 
 
 class ClippedSum(NamedTuple):
@@ -75,6 +79,7 @@ class ExampleGradients:
         self._layers: list[nn.Module] | None = None
         if loss in SUMMED_LOSSES:
             self._layers = find_stacked_layers(model.net)
+        self._given = GIVEN_GRADIENTS.get(type(model.net))
         self._vectorised = True
         self._chunk = 0
         # Without dropouts nobody reads them.
@@ -137,6 +142,9 @@ class ExampleGradients:
             with self._masks.of_records(rows):
                 piece = pass_layers(self._model.net, self._layers, inputs, targets, summed_loss)
             yield piece
+            return
+        if self._given is not None:
+            yield GradientRows(self._given(self._model.net, inputs))
             return
         if self._vectorised:
             try:

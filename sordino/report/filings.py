@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any
 
 from sordino.privacy.guarantee import Guarantee, format_delta
-from sordino.protocol import Channel, Direct, Registry, SecureAggregation, Shuffler, UserError
+from sordino.protocol import UserError
 from sordino.protocol.version import own_version
 from sordino.report.caveats import list_caveats
 from sordino.report.evidence import Audit
@@ -22,10 +22,6 @@ from sordino.report.run_summary import RunSummary, find_last_scores
 
 # What the owner of a run has to write.
 TO_FILL = "TO BE FILLED IN"
-# The registry's words for how a deployment is laid out.
-DEPLOYMENT_MODELS: Registry[str] = Registry("deployment model", "channel", Channel)
-DEPLOYMENT_MODELS.register(Direct, SecureAggregation)("Federated")
-DEPLOYMENT_MODELS.register(Shuffler)("Shuffle")
 # Neighbouring data sets in the words of the registry.
 NEIGHBOURS = {
     "replace-one": "Two data sets are adjacent if one {unit} of one is replaced by another.",
@@ -40,7 +36,7 @@ def build_registry_entry(summary: RunSummary, published: str) -> dict[str, Any]:
 
     Args:
         summary: Summary of a finished run.
-        published: Published of publication, as YYYY-MM-DD.
+        published: Date of publication, as YYYY-MM-DD.
 
     Returns:
         A document that fits the registry's schema; strings that only the owner can write say so.
@@ -231,7 +227,8 @@ def _state_model(summary: RunSummary) -> dict[str, Any]:
         )
     protocol = summary.run.protocol
     return {
-        "model_name": DEPLOYMENT_MODELS.of(protocol.channel),
+        # The registry's words for how a deployment is laid out.
+        "model_name": "Shuffle" if protocol.channel.shuffles else "Federated",
         "model_name_details": f"Channel: {protocol.channel.tag}.",
         "actors": " ".join(actors),
         "release_type": "One release",

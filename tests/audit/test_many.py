@@ -14,6 +14,8 @@ from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
 from sordino.engines.row_clients import RowClients
 from sordino.federation.attendance import draw_attendance, draw_participants
 from sordino.federation.setup import Setup, prepare
+from sordino.models.flat import FlatModel
+from sordino.models.per_example import GIVEN_GRADIENTS, ExampleGradients, vectorise_gradients
 from sordino.protocol import (
     Assumptions,
     Attention,
@@ -296,3 +298,24 @@ def test_the_closed_form_gradient_is_that_of_the_loss() -> None:
         model.weight.data = row.clone()
         model.loss(model(batch), torch.zeros(6)).backward()
         assert torch.allclose(gradient, model.weight.grad, atol=1e-6)
+
+
+def test_the_closed_form_of_every_records_gradient_is_that_of_its_loss() -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = FlatModel(SyntheticLosses(4))
+    model.load(torch.randn(4, generator=generator))
+    records = torch.randn(6, 5, generator=generator)
+    given = GIVEN_GRADIENTS[SyntheticLosses](model.net, records)
+    found = vectorise_gradients(model, records, torch.zeros(6), model.net.loss)
+    assert torch.allclose(given, found, atol=1e-6)
+
+
+def test_a_class_derived_from_synthetic_losses_is_asked_for_its_own_gradients() -> None:
+    class Doubled(SyntheticLosses):
+        def loss(self, outputs, targets):
+            return 2 * outputs.mean()
+
+    model = FlatModel(Doubled(2))
+    records = torch.tensor([[0.3, 0.4, 0.0]])
+    found = ExampleGradients(model, model.net.loss).clipped_sum(records, torch.zeros(1), clip=9.0)
+    assert torch.allclose(found.total, torch.tensor([0.6, 0.8], dtype=torch.float64))

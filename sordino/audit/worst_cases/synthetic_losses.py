@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sordino.engines.compiled import Kernel, KernelRefusal, make_given_loss_kernel
 from sordino.federation.record_tensors import Tensors
 from sordino.federation.setup import Setup
+from sordino.models.per_example import GIVEN_GRADIENTS
 from sordino.models.task_losses import Loss
 
 
@@ -59,6 +60,22 @@ class SyntheticLosses(nn.Module):
     def many(self) -> ManySyntheticLosses:
         """Returns the same for many trainings at once."""
         return ManySyntheticLosses()
+
+
+def find_example_gradients(module: SyntheticLosses, records: Tensor) -> Tensor:
+    """Returns the gradient of each record's loss, one a row.
+
+    Args:
+        module: The model.
+        records: One record per row.
+    """
+    weight = module.weight.detach()
+    width = weight.numel()
+    return records[:, :width] + records[:, width:] * (weight.sum() / width)
+
+
+# An audit repeats thousands of noisy steps one by one, and torch.func takes a millisecond for each.
+GIVEN_GRADIENTS[SyntheticLosses] = find_example_gradients
 
 
 class ManySyntheticLosses:
