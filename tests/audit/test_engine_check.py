@@ -188,7 +188,7 @@ KERNEL = {
     "control variates left out": uncorrected(native_engine),
 }
 # A lot's sum under the clients' shares of one noise; and noise of integers on a grid, which the
-# native engine draws in C++ and adds in Python.
+# native engine draws and adds in C++, but for whole updates that are clipped in Python.
 LOTS = replace(
     PLAN,
     local=DpSgd(batch=4, clip=1.0, schedule=Constant(rate=0.1)),
@@ -196,6 +196,8 @@ LOTS = replace(
     data=Data(name="digits", records=8),
 )
 INTEGERS = replace(PLAN, local=FedAvg(**STEPS), noise=Gaussian(sigma=0.4, arithmetic="integers"))
+
+WHOLE_UPDATES = replace(INTEGERS, local=FedAvg(**STEPS, clip_target="update"))
 
 
 def draw_nothing(stream, trainings, count, digits):
@@ -225,7 +227,12 @@ OTHER_RELEASES = {
     "lots, native: clip": (LOTS, "native", ruled(lambda rule: replace(rule, clip=NO_CLIP))),
     "integers, torch: noise": (INTEGERS, "torch", unnoised(client)),
     "integers, torch: clip": (INTEGERS, "torch", stepped(clip=2.0)),
-    "integers, native: noise": (INTEGERS, "native", unnoised(jobs)),
+    "integers, native: noise": (
+        INTEGERS,
+        "native",
+        ruled(lambda rule: replace(rule, grid_noise=None)),
+    ),
+    "whole updates, native: noise": (WHOLE_UPDATES, "native", unnoised(jobs)),
     "integers, native: clip": (INTEGERS, "native", ruled(lambda rule: replace(rule, clip=NO_CLIP))),
 }
 NOISY_STEPS = {
