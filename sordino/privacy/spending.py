@@ -231,7 +231,10 @@ def certify_clients_in_turn(
     certain = draw_alike(replace(protocol, client=()), protocol)
     question = pose_question(certain, view, unit, (), sizes)
     kinds = find_kind_of_each(question)
-    count_present = count_equals_by_round(question, find_missing_clients(known))
+    # Of a draw it is not asked who was absent, and most are in most rounds.
+    drawn = protocol.participation.draws
+    absent = {} if drawn else find_absent_clients(known, protocol.clients)
+    count_present = count_equals_by_round(question, absent)
     found: dict[tuple[AttackedClients | None, History], Guarantee] = {}
     for client in order:
         history = past[client]
@@ -314,6 +317,28 @@ def find_missing_clients(events: Iterable[Event]) -> dict[int, set[int]]:
     for event in events:
         if isinstance(event, Missed):
             found.setdefault(event.round, set()).update(event.clients)
+    return found
+
+
+def find_absent_clients(events: Sequence[Event], clients: int) -> dict[int, set[int]]:
+    """Returns the clients that contributed nothing to a round: not asked, or fallen silent.
+
+    Args:
+        events: The ledger.
+        clients: How many the federation has.
+
+    Example:
+        >>> charge = RoundCharged(round=2, clients=(0, 4))
+        >>> missed = Missed(round=2, clients=(4,), reasons=("it is not connected",))
+        >>> find_absent_clients([charge, missed], 5)
+        {2: {1, 2, 3, 4}}
+    """
+    found = {index: set(silent) for index, silent in find_missing_clients(events).items()}
+    for event in events:
+        # A client whose budget is spent is not asked any more.
+        if isinstance(event, RoundCharged) and len(event.clients) < clients:
+            absent = set(range(clients)) - set(event.clients)
+            found.setdefault(event.round, set()).update(absent)
     return found
 
 

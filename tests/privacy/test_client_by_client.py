@@ -229,3 +229,13 @@ def test_budgets_end_every_client_by_its_own_records() -> None:
     still = normal_mixture([0.0], [1.0], COARSE)
     release = Release(first=drawn, second=still, times=cap)
     assert composed_epsilon([release], 1e-5, points=5000) <= found.epsilon(1e-5)
+
+
+def test_clients_that_have_left_with_their_budgets_hide_nobody() -> None:
+    budgets = tuple(ClientBudget(id=client, epsilon=100.0) for client in (2, 3, 4))
+    protocol = plan(client=budgets)
+    left = [RoundCharged(round=t, clients=(0, 1)) for t in range(10, 30)]
+    found = certify_clients(protocol, [*CAME[:10], *left], "rounds", sizes=SIZES)
+    step = 2 * 0.5 * sum((1 - 0.5 * 0.1) ** k for k in range(5)) / 0.02
+    energy = 10 * step**2 / sum(size**2 for size in SIZES) + 20 * step**2 / (50**2 + 50**2)
+    assert found[0].mu == pytest.approx(math.sqrt(energy), rel=1e-9)

@@ -143,13 +143,13 @@ def find_kind_of_each(question: Question) -> list[AttackedClients | None]:
 
 
 def count_equals_by_round(
-    question: Question, missing: Mapping[int, Collection[int]]
+    question: Question, absent: Mapping[int, Collection[int]]
 ) -> Callable[[int, int, float], float]:
     """Returns a function that says how many equal clients hide a client in a round, after a run.
 
     Args:
         question: The protocol that is priced, against which view and for which unit.
-        missing: The clients that fell silent, by round.
+        absent: The clients that contributed nothing, by round.
 
     Returns:
         A function of the client, the round, and the number of those who contributed, which is the
@@ -161,11 +161,11 @@ def count_equals_by_round(
         return lambda client, round_index, number: number
 
     @cache
-    def count(absent: frozenset[int]) -> np.ndarray:
-        return count_equal_clients(question, absent)
+    def count(gone: frozenset[int]) -> np.ndarray:
+        return count_equal_clients(question, gone)
 
     def find(client: int, round_index: int, number: float) -> float:
-        return float(count(frozenset(missing.get(round_index, ())))[client])
+        return float(count(frozenset(absent.get(round_index, ())))[client])
 
     return find
 
@@ -177,7 +177,7 @@ def count_equal_clients(question: Question, absent: Collection[int]) -> np.ndarr
 
     Args:
         question: The question; the number of records of every client must be known.
-        absent: The clients that fell silent.
+        absent: The clients that contributed nothing.
 
     Returns:
         A number for every client, the smallest of all clients of its kind.
