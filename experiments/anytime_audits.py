@@ -1,6 +1,6 @@
 """Simulates audits that look at their verdict after every step: how often they refute what is true, and how soon what is false.
 
-    python -m experiments.anytime_audits
+    python -m experiments.anytime_audits [--audits 1000 | --quick]
 
 Scores are normal, so the truth is known: mu = 2. The limits and verdicts are those of the package; the fixed test has as many
 trainings as the other may play at most. The false alarms are counted at 95 %, where 1,000 audits can show them, and at 99.99 %.
@@ -48,7 +48,9 @@ def main() -> None:
     """Prints the two tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--audits", type=int, default=1000)
-    audits = parser.parse_args().audits
+    parser.add_argument("--quick", action="store_true", help="a look, of 50 audits")
+    options = parser.parse_args()
+    audits = 50 if options.quick else options.audits
     generator = np.random.default_rng(24)
     alarms = dict.fromkeys(("at any time", "for one look, at every look"), 0)
     claims = {claim: [] for claim in CLAIMS}

@@ -1,14 +1,13 @@
 """Remakes the papers' tables of attacks in small settings, the papers' values beside ours.
 
-They are Tables 11 and 13 to 16 of convergent-dp, and 6 to 9 of udp-fl.
+They are Tables 11 and 13 to 16 of convergent-dp, and 7 of udp-fl, whose Tables 6, 8 and 9 are
+`experiments.udp_fl_attacks`.
 
-    SORDINO_DATA=... python -m experiments.attacks TABLE
+    SORDINO_DATA=... python -m experiments.attacks TABLE [--quick]
 
-    table-11     clients          table-16     extraction
-    table-13     labels           udp-6        membership
+    table-11     clients          table-15     attributes
+    table-13     labels           table-16     extraction
     table-14     inversion        udp-7        inversion
-    table-15     attributes       udp-8        attributes
-                                  udp-9        reconstruction
 
 Runs and results are kept in a folder (--out attacks): a command that was stopped goes on, and
 tables share runs. Some minutes each on 2 cores; `--setting paper` takes the attacks' larger
@@ -47,8 +46,6 @@ from sordino.attacks import (
     extraction,
     inversion,
     labels,
-    membership,
-    reconstruction,
 )
 from sordino.attacks.attack import Row
 from sordino.attacks.referee import Referee
@@ -57,10 +54,7 @@ from sordino.cli.audit_progress import AuditProgress
 from sordino.data import load_dataset
 from sordino.papers.attack_tables import (
     ROUNDS,
-    TABLE_6,
     TABLE_7,
-    TABLE_8,
-    TABLE_9,
     TABLE_11,
     TABLE_11_ROUNDS,
     TABLE_13,
@@ -74,6 +68,7 @@ from sordino.protocol import dumps
 SIGMAS = (0.0, 0.01, 0.1)
 # The papers' columns are after each fifth of the rounds.
 FIFTHS = 5
+QUICK_ROUNDS = 6
 
 # convergent-dp says LeNet and CIFAR-10, and neither clients nor batches. Gradients are read best
 # from small batches and single steps.
@@ -109,24 +104,6 @@ UDP_IMAGES = replace(
     local=FedAvg(steps=1, batch=4, clip=0.01, schedule=Constant(rate=0.01)),
     model=Model(name="lenet5", parameters=62006),
 )
-UDP_MODELS = replace(
-    LEARNING,
-    rounds=20,
-    local=FedAvg(steps=10, batch=32, clip=1.0, schedule=Constant(rate=0.1)),
-    model=Model(name="lenet5", parameters=62006),
-)
-# Members show in what a model knows by heart: few records per client, many steps.
-UDP_MEMBERS = replace(
-    UDP_MODELS,
-    clients=5,
-    local=FedAvg(steps=10, batch=16, clip=10.0, schedule=Constant(rate=0.1)),
-    data=Data(name="cifar10", records=80),
-)
-UDP_FACES = replace(
-    UDP_MODELS,
-    data=Data(name="utkface-race", records=100),
-    model=Model(name="lenet5", parameters=61581),
-)
 EPSILONS = (2, 8)
 
 Printed = dict[str, dict[int | None, tuple[float, ...]]]
@@ -135,10 +112,8 @@ Printed = dict[str, dict[int | None, tuple[float, ...]]]
 PLANS = {
     "labels": replace(labels.SETTINGS["quick"], rounds=6, uploads=10),
     "inversion": replace(inversion.SETTINGS["quick"], rounds=6, uploads=5, iterations=400),
-    "reconstruction": replace(reconstruction.SETTINGS["quick"], iterations=1000),
     "attributes": replace(attributes.SETTINGS["quick"], rounds=6),
     "extraction": replace(extraction.SETTINGS["quick"], rounds=2, queries=4000, iterations=1500),
-    "membership": replace(membership.SETTINGS["quick"], rounds=1),
     "clients": replace(clients.SETTINGS["quick"], rounds=6),
 }
 
@@ -394,52 +369,10 @@ def print_mechanisms(
 DEVIATION = 0.2516
 
 
-def print_udp_6(study: Study) -> None:
-    """Prints every attacker on every mechanism; some are not among the paper's."""
-    metrics = ("TPR at 1 % FPR", "accuracy", "AUC")
-    print_header(
-        "mechanism", "epsilon", "attacker", *metrics, *(f"{metric}, paper" for metric in metrics)
-    )
-    for (mechanism, epsilon), protocol in list_mechanisms(UDP_MEMBERS).items():
-        rows = select_last(
-            study.attack_runs(
-                [study.train_once(protocol, every=protocol.rounds)],
-                "membership",
-                f"members-{mechanism}-{epsilon}",
-            ).rows
-        )
-        for method in dict.fromkeys(row.method for row in rows):
-            mine = {row.metric: row.value for row in rows if row.method == method}
-            theirs: tuple[object, ...] = ("",) * len(metrics)
-            if method in TABLE_6:
-                theirs = TABLE_6[method][mechanism][epsilon]
-            print_row(
-                mechanism,
-                epsilon or "none",
-                method,
-                *(f"{mine[metric]:.3f}" for metric in metrics),
-                *theirs,
-            )
-
-
 def print_udp_7(study: Study) -> None:
     """Prints how near inverted gradients come to images."""
     print_mechanisms(
         study, UDP_IMAGES, "inversion", TABLE_7, {"MSE": DEVIATION**-2, "PSNR": 1.0, "SSIM": 1.0}
-    )
-
-
-def print_udp_8(study: Study) -> None:
-    """Prints how often attributes were inferred from embeddings."""
-    print_mechanisms(
-        study, UDP_FACES, "attributes", TABLE_8, {"accuracy": 1.0, "F1": 1.0}, "embeddings"
-    )
-
-
-def print_udp_9(study: Study) -> None:
-    """Prints how near images come that are reconstructed from answers."""
-    print_mechanisms(
-        study, UDP_MODELS, "reconstruction", TABLE_9, {"MSE": DEVIATION**-2, "MAE": DEVIATION**-1}
     )
 
 
@@ -455,10 +388,7 @@ TABLES = {
     "table-14": print_table_14,
     "table-15": print_table_15,
     "table-16": print_table_16,
-    "udp-6": print_udp_6,
     "udp-7": print_udp_7,
-    "udp-8": print_udp_8,
-    "udp-9": print_udp_9,
 }
 
 
@@ -467,11 +397,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("table", choices=tuple(TABLES))
+    parser.add_argument("table", nargs="?", choices=tuple(TABLES), default="table-13")
     parser.add_argument("--setting", choices=("quick", "paper"), default="quick")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--out", type=Path, default=Path("attacks"))
+    parser.add_argument("--quick", action="store_true", help="a look, after a few rounds")
     options = parser.parse_args()
+    if options.quick:
+        options.out = options.out.with_name(f"{options.out.name}-quick")
+        options.rounds = QUICK_ROUNDS
     TABLES[options.table](Study(options))
 
 

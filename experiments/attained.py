@@ -5,7 +5,7 @@ Some minutes on 2 cores. Where the certificate is Gaussian, `attained` is measur
 mu; elsewhere it is measured mu over the mu that the certified curve allows at one of the test's
 error rates.
 
-    python -m experiments.attained [--trainings 5000] [--only views|noisy|own|mechanisms]
+    python -m experiments.attained [--trainings 5000] [--only views|noisy|own|mechanisms] [--quick]
 """
 
 from __future__ import annotations
@@ -267,7 +267,9 @@ def main() -> None:
     )
     parser.add_argument("--trainings", type=int, default=5000)
     parser.add_argument("--only", choices=TABLES)
+    parser.add_argument("--quick", action="store_true", help="a look, of 500 trainings")
     options = parser.parse_args()
+    trainings = 500 if options.quick else options.trainings
     print_header(
         "what",
         "view",
@@ -280,7 +282,7 @@ def main() -> None:
     for name, list_rows in TABLES.items():
         if options.only in (None, name):
             for row in list_rows():
-                print_audit(row, options.trainings)
+                print_audit(row, trainings)
 
 
 if __name__ == "__main__":

@@ -39,12 +39,23 @@ def append_row(path: Path, columns: Sequence[str], row: Mapping[str, object]) ->
         columns: Its columns.
         row: A value for each of them.
     """
+    append_rows(path, columns, [row])
+
+
+def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    """Adds the lines of a cell to a file, at once.
+
+    Args:
+        path: The file.
+        columns: Its columns.
+        rows: Each with a value for each of them.
+    """
     new = not path.exists()
     with path.open("a", newline="") as lines:
         writer = csv.DictWriter(lines, columns, lineterminator="\n")
         if new:
             writer.writeheader()
-        writer.writerow({name: spell_value(row[name]) for name in columns})
+        writer.writerows({name: spell_value(row[name]) for name in columns} for row in rows)
 
 
 def spell_value(value: object) -> str:

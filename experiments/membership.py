@@ -1,7 +1,7 @@
 """Compares membership inference with other implementations, and with the certified curve.
 
     SORDINO_DATA=... python -m experiments.membership peer [--rmia FILE]
-    python -m experiments.membership game [--trainings N] [--plot FILE]
+    python -m experiments.membership game [--trainings N] [--plot FILE] [--quick]
 
 `peer` has LiRA and RMIA judge the same models by others' code. It fetches the wheel of
 tensorflow-privacy with pip and uses one module of it, which needs no TensorFlow. RMIA by its
@@ -327,13 +327,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("peer", "game"))
+    parser.add_argument("what", nargs="?", choices=("peer", "game"), default="game")
     parser.add_argument("--out", type=Path, default=Path("membership"))
     parser.add_argument("--shadows", type=int, default=32)
     parser.add_argument("--rmia", type=Path, help="attacks.py of ml_privacy_meter")
     parser.add_argument("--trainings", type=int, default=5000)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--quick", action="store_true", help="a look: fewer shadows and trainings")
     options = parser.parse_args()
+    if options.quick:
+        options.out = options.out.with_name(f"{options.out.name}-quick")
+        options.shadows = 4
+        options.trainings = 500
     {"peer": compare_peers, "game": play_games}[options.what](options)
 
 

@@ -8,7 +8,7 @@ global model. All models are scored for every client, on 200 test records with l
 in that client's training records. A few minutes on 2 cores:
 
     SORDINO_DATA=... python -m experiments.personalized
-        [--model lenet5] [--rounds 100] [--multiplier 1.0] [--sampling poisson]
+        [--model lenet5] [--rounds 100] [--multiplier 1.0] [--sampling poisson] [--quick]
 """
 
 from __future__ import annotations
@@ -165,7 +165,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--out", type=Path, default=Path("personalized.json"))
+    parser.add_argument("--quick", action="store_true", help="a look, of ten rounds")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds = 10
+        options.every = 5
+        options.out = options.out.with_suffix(".quick.json")
     started = time.perf_counter()
     found = {name: trace_accuracies(name, options) for name in KINDS}
     protocol = make_federation(KINDS["own models"], options)

@@ -6,7 +6,7 @@ sweep: interrupted, the same command goes on where it was. What is known so far 
 from which the table and the figures are made.
 
     SORDINO_DATA=... python -m experiments.secure_accuracy [--cases mnist,adult] [--seeds 3]
-        [--out runs/secure-accuracy] [--csv experiments/secure_accuracy.csv]
+        [--out runs/secure-accuracy] [--csv experiments/secure_accuracy.csv] [--quick]
     python -m experiments.secure_accuracy --draw docs/secure_accuracy.png
 """
 
@@ -60,6 +60,8 @@ class Case:
         return override_keys(plan, ["seed=1", "noise.secure=false", "privacy={}", *self.changes])
 
 
+# The cheapest.
+QUICK_CASE = "adult"
 OWN_NOISE = ("federation.channel=direct",)
 CASES = (
     Case(
@@ -301,7 +303,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/secure-accuracy"))
     parser.add_argument("--csv", type=Path, default=Path(__file__).with_suffix(".csv"))
     parser.add_argument("--draw", type=Path, help="draw what is known, and train nothing")
+    parser.add_argument("--quick", action="store_true", help="a look: one case, one seed")
     options = parser.parse_args()
+    if options.quick:
+        options.cases = QUICK_CASE
+        options.seeds = 1
+        options.csv = options.csv.with_suffix(".quick.csv")
     rows = read_csv(options.csv)
     if options.draw is None:
         for case in CASES:

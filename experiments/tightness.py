@@ -1,6 +1,6 @@
 """Compares every certified bound with the best known lower bound, by an exact law.
 
-    python -m experiments.tightness [--csv experiments/tightness.csv]
+    python -m experiments.tightness [--csv experiments/tightness.csv] [--quick]
 
 Two minutes on one core. The lower bounds are those of two data sets whose outputs have a known law
 (tests/oracles/exact_laws.py shares nothing with the curves of the package), at delta = 1e-5.
@@ -530,7 +530,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--csv", type=Path, default=KEPT)
+    parser.add_argument("--quick", action="store_true", help="a look: print the first rows")
     options = parser.parse_args()
+    if options.quick:
+        print(as_table([row.measure() for row in composition_rows()]))
+        return
     rows = [row.measure() for row in all_rows()]
     with options.csv.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

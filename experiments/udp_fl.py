@@ -9,7 +9,8 @@ trained again, so the command may be stopped at any time and given again:
     python -m experiments.udp_fl --draw docs
     python -m experiments.udp_fl --markdown
 
-`--quick` trains 15 rounds, one seed, epsilon 2 and 8, into a file of its own.
+`--quick` trains 15 rounds of Figure 1, or of what `--only` says, with one seed and epsilon 2 and 8,
+into a file of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from experiments.udp_fl_cells import (
     make_protocol,
     read_key,
 )
-from experiments.udp_fl_results import SCORED, draw_figures, print_table
+from experiments.udp_fl_results import SCORED, draw_figures, print_costs, print_table
 from sordino import Protocol, Run, certify, train
 from sordino.mechanisms import mechanism_of
 
@@ -125,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default=",".join(EXPERIMENTS), help=", ".join(EXPERIMENTS))
+    parser.add_argument("--only", help=", ".join(EXPERIMENTS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a look")
     parser.add_argument("--csv", type=Path, default=Path(__file__).with_suffix(".csv"))
@@ -133,18 +134,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--markdown", action="store_true", help="print what was measured")
     options = parser.parse_args(arguments)
     path = options.csv
+    names = list(EXPERIMENTS)
     if options.quick:
         path = path.with_suffix(".quick.csv")
+        names = ["figure-1"]
+    if options.only is not None:
+        names = options.only.split(",")
     if options.draw is not None:
         draw_figures(read_rows(path), options.draw)
         return
     if not options.markdown:
-        for cell in list_cells(options.only.split(","), options.seeds, options.quick):
+        for cell in list_cells(names, options.seeds, options.quick):
             key = tuple(read_key(cell))
             if key not in find_finished(path, KEY):
                 print(time.strftime("%H:%M"), *key, flush=True)
                 append_row(path, COLUMNS, measure_cell(cell))
     print_table(read_rows(path))
+    print_costs(read_rows(path))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,10 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from experiments.cells import Row, select_rows
 from experiments.figures import draw_curve, draw_printed, make_axes, save_figure
 from experiments.markdown_tables import print_header, print_row
-from experiments.udp_fl_cells import EPSILONS, KEY, MECHANISMS
+from experiments.udp_fl_cells import EPSILONS, FEDERATIONS, KEY, MECHANISMS
 
 # Rounds between two scores.
 SCORED = 10
@@ -29,32 +27,61 @@ TITLES = {
     "laplace": "Laplace",
     "staircase": "staircase",
     "nbafl": "NbAFL",
+    "scaffold": "SCAFFOLD",
+    "direct": "Gaussian, without a shuffler",
+    "shuffled": "Gaussian, with a shuffler",
 }
+# Data whose federations have one size.
+FIXED = [name for name, federation in FEDERATIONS.items() if federation.clients is not None]
+# Of figures, where they are not those of the data.
+NAMES = {
+    "cifar10": "cifar",
+    "pneumoniamnist": "pneumonia",
+    "gefcom-wind": "wind",
+    "digits": "shuffler",
+}
+CONVERGENCES = (
+    ("mnist", 2.0, "udp-fl-convergence"),
+    ("cifar10", 2.0, "udp-fl-cifar-convergence-2"),
+    ("cifar10", 8.0, "udp-fl-cifar-convergence-8"),
+    ("gefcom-wind", 2.0, "udp-fl-wind-convergence"),
+)
+# Seconds that the paper prints for 100 iterations with 50 clients, on graphics processors (Table 5).
+TABLE_5 = {"mnist": 2056.34, "cifar10": 3515.08}
 
 
-def find_scores(rows: Sequence[Row], **wanted: object) -> list[float]:
-    """Returns the accuracies of all seeds of a cell.
+def read_score(row: Row) -> float:
+    """Returns the accuracy of a line; where it predicts numbers, the squared error.
 
     Args:
-        rows: Of the file.
-        **wanted: Values by column.
+        row: Of the file.
     """
-    usual = {"clients": 10, "rate": 0.05}
-    return [float(row["accuracy"]) for row in select_rows(rows, **{**usual, **wanted})]
+    return float(row["loss" if is_regression(row) else "accuracy"])
 
 
-def spell_scores(scores: Sequence[float]) -> str:
-    """Returns mean and spread in percent.
+def is_regression(row: Row) -> bool:
+    """Returns whether a line is of a model that predicts numbers, which has no accuracy.
 
     Args:
-        scores: One for each seed.
+        row: Of the file.
     """
-    if not scores:
+    return math.isnan(float(row["accuracy"]))
+
+
+def spell_scores(rows: Sequence[Row]) -> str:
+    """Returns mean and spread, of accuracies in percent, of squared errors as they are.
+
+    Args:
+        rows: One for each seed.
+    """
+    if not rows:
         return ""
-    mean = f"{100 * statistics.fmean(scores):.1f}"
+    unit, digits, sign = (1, 4, "") if is_regression(rows[0]) else (100, 1, " %")
+    scores = [unit * read_score(row) for row in rows]
+    mean = f"{statistics.fmean(scores):.{digits}f}"
     if len(scores) == 1:
-        return f"{mean} %"
-    return f"{mean} ± {100 * statistics.stdev(scores):.1f} %"
+        return f"{mean}{sign}"
+    return f"{mean} ± {statistics.stdev(scores):.{digits}f}{sign}"
 
 
 def spell_epsilon(text: str) -> str:
@@ -81,7 +108,7 @@ def print_table(rows: Sequence[Row]) -> None:
         "clients",
         "rate",
         "seeds",
-        "accuracy",
+        "accuracy (wind: squared error)",
         "without noise",
         "seconds",
     )
@@ -103,9 +130,36 @@ def print_table(rows: Sequence[Row]) -> None:
             row["clients"],
             row["rate"],
             len(members),
-            spell_scores([float(one["accuracy"]) for one in members]),
-            spell_scores(find_scores(rows, method="none", **places)),
+            spell_scores(members),
+            spell_scores(select_rows(rows, method="none", **places)),
             f"{statistics.fmean(float(one['seconds']) for one in members):.0f}",
+        )
+
+
+def print_costs(rows: Sequence[Row]) -> None:
+    """Prints what a training took and sent, beside Table 5.
+
+    Args:
+        rows: Of the file.
+    """
+    print()
+    print_header(
+        *("data", "clients in a round", "rounds", "processor seconds, method by method"),
+        *("megabytes sent", "seconds, paper: 100 rounds, 50 clients"),
+    )
+    places = dict.fromkeys(
+        (row["data"], row["clients"], row["rate"], row["rounds"]) for row in rows
+    )
+    for data, clients, rate, rounds in places:
+        found = select_rows(rows, data=data, clients=clients, rate=rate, rounds=rounds)
+        seconds = {}
+        for method in dict.fromkeys(row["method"] for row in found):
+            times = [float(row["seconds"]) for row in found if row["method"] == method]
+            seconds[method] = f"{method} {statistics.fmean(times):.0f}"
+        sent = float(found[0]["bytes_up"])
+        print_row(
+            *(data, f"{clients} at rate {rate}", rounds, ", ".join(seconds.values())),
+            *(f"{sent / 1e6:.0f}", TABLE_5.get(data, "")),
         )
 
 
@@ -116,11 +170,13 @@ def draw_figures(rows: Sequence[Row], folder: Path) -> None:
         rows: Of the file.
         folder: Of the pictures.
     """
-    for data, name in (("mnist", "udp-fl-mnist"), ("cifar10", "udp-fl-cifar")):
-        if select_rows(rows, data=data):
-            draw_accuracies(rows, data, folder / f"{name}.png")
-    if select_rows(rows, data="mnist", epsilon=2.0):
-        draw_convergence(rows, 2.0, folder / "udp-fl-convergence.png")
+    for data in dict.fromkeys(row["data"] for row in rows):
+        draw_accuracies(rows, data, folder / f"udp-fl-{NAMES.get(data, data)}.png")
+    for data, epsilon, name in CONVERGENCES:
+        if select_rows(rows, data=data, epsilon=epsilon):
+            draw_convergence(rows, data, epsilon, folder / f"{name}.png")
+    for column, name, usual in (("clients", "clients", {"rate": 0.05}), ("rate", "rates", {})):
+        draw_federations(rows, column, usual, folder / f"udp-fl-{name}.png")
 
 
 def draw_accuracies(rows: Sequence[Row], data: str, path: Path) -> None:
@@ -131,40 +187,83 @@ def draw_accuracies(rows: Sequence[Row], data: str, path: Path) -> None:
         data: A name of `FEDERATIONS`.
         path: Of the PNG file.
     """
+    found = select_rows(rows, data=data)
+    # Figure 3 has its own picture.
+    usual = {} if data in FIXED else {"clients": 10, "rate": 0.05}
+    found = select_rows(found, **usual)
+    if not found:
+        return
     figure, axes = make_axes(
-        xlabel="epsilon against the server, delta = 1e-5", ylabel=f"accuracy on {data}"
+        xlabel="epsilon against the server, delta = 1e-5", ylabel=name_score(found[0])
     )
-    for index, method in enumerate((*MECHANISMS, "nbafl")):
+    methods = dict.fromkeys(row["method"] for row in found if row["method"] != "none")
+    for index, method in enumerate(methods):
         points = []
         for epsilon in EPSILONS:
-            points.append((epsilon, find_scores(rows, data=data, method=method, epsilon=epsilon)))
+            members = select_rows(found, method=method, epsilon=epsilon)
+            points.append((epsilon, [read_score(row) for row in members]))
         draw_curve(axes, points, label=TITLES[method], colour=index)
         if data == "cifar10" and method in TABLE_4:
             printed = zip(PRINTED_EPSILONS, TABLE_4[method], strict=True)
             draw_printed(axes, list(printed), colour=index)
-    free = find_scores(rows, data=data, method="none")
+    free = [read_score(row) for row in select_rows(found, method="none")]
     if free:
         axes.axhline(statistics.fmean(free), color="grey", linestyle="--", label="without noise")
     save_figure(figure, axes, path)
 
 
-def draw_convergence(rows: Sequence[Row], epsilon: float, path: Path) -> None:
-    """Draws accuracy against rounds on MNIST, the mean over seeds.
+def draw_convergence(rows: Sequence[Row], data: str, epsilon: float, path: Path) -> None:
+    """Draws scores against rounds, the mean over seeds.
 
     Args:
         rows: Of the file.
+        data: A name of `FEDERATIONS`.
         epsilon: Against the server.
         path: Of the PNG file.
     """
-    figure, axes = make_axes(xlabel="rounds", ylabel=f"accuracy on MNIST, epsilon = {epsilon:g}")
-    for index, method in enumerate((*MECHANISMS, "nbafl", "none")):
-        target = np.inf if method == "none" else epsilon
-        found = select_rows(
-            rows, data="mnist", method=method, epsilon=target, clients=10, rate=0.05
-        )
-        curves = [[float(value) for value in row["curve"].split(";")] for row in found]
+    usual = {} if data in FIXED else {"clients": 10, "rate": 0.05}
+    found = select_rows(rows, data=data, **usual)
+    shown = [row for row in found if row["method"] == "none" or float(row["epsilon"]) == epsilon]
+    figure, axes = make_axes(
+        xlabel="rounds", ylabel=f"{name_score(shown[0])}, epsilon = {epsilon:g}"
+    )
+    for index, method in enumerate(dict.fromkeys(row["method"] for row in shown)):
+        members = select_rows(shown, method=method)
+        curves = [[float(value) for value in row["curve"].split(";")] for row in members]
         points = []
         for place, scores in enumerate(zip(*curves, strict=False)):
             points.append((SCORED * (place + 1), list(scores)))
         draw_curve(axes, points, label=TITLES[method], colour=index)
     save_figure(figure, axes, path)
+
+
+def draw_federations(rows: Sequence[Row], column: str, usual: dict[str, float], path: Path) -> None:
+    """Draws accuracy on MNIST at epsilon 8 against clients or the sampling rate (Figure 3).
+
+    Args:
+        rows: Of the file.
+        column: "clients" or "rate".
+        usual: Of the other column.
+        path: Of the PNG file.
+    """
+    found = select_rows(rows, data="mnist", epsilon=8.0, **(usual or {"clients": 10}))
+    places = sorted({float(row[column]) for row in found})
+    if len(places) < 2:
+        return
+    figure, axes = make_axes(xlabel=column, ylabel="accuracy on mnist, epsilon = 8")
+    for index, method in enumerate(MECHANISMS):
+        points = []
+        for place in places:
+            members = [row for row in found if float(row[column]) == place]
+            points.append((place, [read_score(row) for row in select_rows(members, method=method)]))
+        draw_curve(axes, points, label=TITLES[method], colour=index)
+    save_figure(figure, axes, path)
+
+
+def name_score(row: Row) -> str:
+    """Returns what a line scores, in words.
+
+    Args:
+        row: Of the file.
+    """
+    return f"{'squared error' if is_regression(row) else 'accuracy'} on {row['data']}"

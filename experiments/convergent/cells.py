@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from experiments.convergent.published import (
@@ -67,7 +68,10 @@ TWINS = Protocol(
 CIFAR = Data(name="cifar10", partition=Dirichlet(beta=0.1), records=500)
 # Longer, to see whether K matters in the end.
 LONG = 1000
-HUNDREDS = tuple(range(100, LONG + 1, 100))
+# Of a look.
+QUICK_CELLS = 2
+QUICK_CLIENTS = 10
+QUICK_ROUNDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +140,20 @@ def list_cells(tables: list[str], choice: Choice, seeds: int) -> Iterator[Cell]:
         for table in tables:
             for cell in TABLES[table](choice):
                 yield replace(cell, protocol=replace(cell.protocol, seed=seed))
+
+
+def list_quick_cells(tables: list[str], choice: Choice) -> Iterator[Cell]:
+    """Yields the first cells of tables, with few clients and rounds.
+
+    Args:
+        tables: Names of `TABLES`.
+        choice: Of schedule and model.
+    """
+    for table in tables:
+        for cell in islice(TABLES[table](choice), QUICK_CELLS):
+            small = replace(cell.protocol, seed=1, clients=QUICK_CLIENTS, rounds=QUICK_ROUNDS)
+            marks = (QUICK_ROUNDS // 2, QUICK_ROUNDS) if cell.marks else ()
+            yield replace(cell, protocol=small, marks=marks, diverges=False)
 
 
 def make_local(schedule: str, *, steps: int, batch: int, proximal: float = 0.0) -> Any:

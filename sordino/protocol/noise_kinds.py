@@ -20,6 +20,10 @@ PLACES = ("client", "server", "both")
 FACTORY = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
 WHERE = "who adds the noise: every client to its upload, the server to the mean, or both"
 ONE_SIZE = "no such key together with sigma: a sigma, or for noisy-sgd and dp-sgd a multiplier"
+FALLING = (
+    "no such key: noise that falls with the steps is aggregation = { mean = { mixing = { kind = "
+    '"decay", rate = 1.0, factor = 0.99, every = "round" } } }, or another schedule'
+)
 ARITHMETICS = ("integers", "floats")
 SECURE = "noise from the operating system's entropy, never repeatable"
 # The sigma of a value that is made without one. No other NaN is this object, so it cannot be
@@ -357,6 +361,8 @@ class Mechanisms(Tagged):
         # Checked on the file, where even a sigma of 0 with a multiplier was written by somebody.
         if named == Gaussian.tag and {"sigma", "multiplier"} <= set(raw):
             raise InvalidValue(f"{key}.multiplier", raw["multiplier"], ONE_SIZE)
+        if isinstance(raw, Mapping) and "schedule" in raw:
+            raise InvalidValue(f"{key}.schedule", raw["schedule"], FALLING)
         if not isinstance(named, str) or ":" not in named:
             return super().decode_value(key, raw)
         rest = {k: v for k, v in raw.items() if k != self.tag_key}

@@ -118,6 +118,13 @@ def test_noise_in_steps_leaves_the_upload_alone() -> None:
     assert loads(written).noise == noise
 
 
+def test_noise_with_a_schedule_is_told_how_it_falls() -> None:
+    text = dumps(protocol(local=NOISY, noise=Gaussian(multiplier=1.5)))
+    text = text.replace("multiplier = 1.5", 'multiplier = 1.5\nschedule = { kind = "constant" }')
+    with pytest.raises(InvalidValue, match=r"noise\.schedule = .*mixing = \{ kind"):
+        loads(text)
+
+
 @pytest.mark.parametrize("sigma", [0.0, 1.0])
 def test_a_file_gives_one_size_of_noise(sigma: float) -> None:
     text = dumps(protocol(local=NOISY, noise=Gaussian(multiplier=1.5)))
