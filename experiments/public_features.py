@@ -1,69 +1,128 @@
-"""Public features that were learned on public records: scattering, projected.
+"""Public features that were learned on public records: scattering, whitened.
 
-The projection is made of scikit-learn's 1,797 handwritten digits, which no federation here trains
-on, so it is public and costs nothing (docs/theory.md#a20). It is named in a file as
+Directions and scales are made of scikit-learn's 1,797 handwritten digits, which no federation here
+trains on, so they are public and cost nothing (docs/theory.md#a20). They are named in a file as
 
-    features = "experiments.public_features:project_scattering"
+    features = "experiments.public_features:whiten_scattering"
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sordino.data import load_dataset
 from sordino.models.scattering import Scattering
 
-# Directions that are kept. They hold nine tenths of what MNIST's features vary.
+# Directions that are kept: those in which the public digits vary most.
 DIRECTIONS = 400
 # Of every picture's features: a bias coordinate of 1 beside them takes little of the ball.
 NORM = 10.0
 # Digits are drawn into the middle of a picture, as MNIST's are.
 DRAWN = 20
+# Each digit is there once as it is, and so many times turned, sheared, enlarged and moved.
+DISTORTED = 5
+# What is added to the spreads within classes, as a share of the largest, before they are evened.
+FLOOR = 3e-3
+# How much longer the directions between the classes' means become.
+EMPHASIS = 1.5
+# Pictures that are transformed at once.
+CHUNK = 500
 
 
-def project_scattering(input_shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+def whiten_scattering(input_shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
     """Returns a function of pictures of 28 by 28 pixels, whose results all have the same norm.
 
+    In its directions the public digits of a class spread evenly, so that steps learn at the same
+    pace in all of them, and those between the classes' means are longer.
+
     Args:
-        input_shape: of one picture.
+        input_shape: Of one picture.
     """
     scattering = Scattering(input_shape)
-    public = scattering(enlarge_digits(input_shape)).flatten(1).double()
-    centre = public.mean(dim=0)
-    _, spreads, directions = torch.linalg.svd(public - centre, full_matrices=False)
-    # Half of the way to equal spreads in all directions: steps then learn at the same pace in most.
-    scales = (spreads[:DIRECTIONS] / spreads[0] + 1e-3) ** -0.5
-    projection = (directions[:DIRECTIONS] * scales[:, None]).t().float()
-    middle = centre.float()
+    pictures, labels = draw_digits(input_shape)
+    public = torch.cat([scattering(chunk).flatten(1) for chunk in pictures.split(CHUNK)])
+    middle = public.mean(dim=0)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        _, _, directions = torch.svd_lowrank(public - middle, q=DIRECTIONS, niter=4)
+    projection = directions @ spread_evenly((public - middle) @ directions, labels)
 
-    def project_pictures(pictures: Tensor) -> Tensor:
+    def whiten_pictures(pictures: Tensor) -> Tensor:
         """Returns the features of some pictures, each made of that picture alone.
 
         Args:
-            pictures: a batch.
+            pictures: A batch.
         """
         features = (scattering(pictures).flatten(1) - middle) @ projection
         return NORM * features / features.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
-    return project_pictures
+    return whiten_pictures
 
 
-def enlarge_digits(input_shape: tuple[int, ...]) -> Tensor:
-    """Returns the public digits in the size and the range of MNIST's inputs.
+def spread_evenly(features: Tensor, labels: Tensor) -> Tensor:
+    """Returns the matrix after which classes spread evenly and stand further apart.
 
     Args:
-        input_shape: of one picture.
+        features: Of public records.
+        labels: Their classes.
+    """
+    means = torch.stack([features[labels == label].mean(dim=0) for label in labels.unique()])
+    within = torch.cov((features - means[labels]).T.double())
+    spreads, axes = torch.linalg.eigh(within)
+    scales = (spreads / spreads[-1] + FLOOR) ** -0.5
+    even = ((axes * scales) @ axes.T).float()
+    apart = (means - means.mean(dim=0)) @ even
+    # Means of C classes around their own mean span C - 1 directions.
+    between = torch.linalg.svd(apart, full_matrices=False)[2][: len(means) - 1].T
+    return even + EMPHASIS * even @ between @ between.T
+
+
+def draw_digits(input_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Returns the public digits in the size and the range of MNIST's inputs, and their classes.
+
+    Args:
+        input_shape: Of one picture.
     """
     digits = load_dataset("digits")
-    small = torch.from_numpy(digits.x_train.astype(np.float32)).reshape(-1, 1, 8, 8)
-    dark = small.min()
-    light = small.max()
-    large = torch.nn.functional.interpolate((small - dark) / (light - dark), size=(DRAWN, DRAWN))
+    records = np.concatenate([digits.x_train, digits.x_test]).astype(np.float32)
+    labels = torch.from_numpy(np.concatenate([digits.y_train, digits.y_test])).long()
+    small = torch.from_numpy(records).reshape(-1, 1, 8, 8)
+    small = (small - small.min()) / (small.max() - small.min())
+    large = functional.interpolate(small, size=(DRAWN, DRAWN), mode="bicubic", align_corners=False)
     margin = (input_shape[-1] - DRAWN) // 2
-    framed = torch.nn.functional.pad(large, (margin,) * 4)
+    drawn = functional.pad(large.clamp(0, 1), (margin,) * 4)
+    generator = torch.Generator().manual_seed(0)
+    distorted = [distort_pictures(drawn, generator) for _ in range(DISTORTED)]
+    pictures = torch.cat([drawn, *distorted])
     # MNIST's inputs have mean 0 and deviation 1: black and white are these.
-    return framed * (2.8215 + 0.4242) - 0.4242
+    return pictures * (2.8215 + 0.4242) - 0.4242, labels.repeat(1 + DISTORTED)
+
+
+def distort_pictures(pictures: Tensor, generator: torch.Generator) -> Tensor:
+    """Returns pictures that are turned, sheared, enlarged, moved and made bolder, each its own way.
+
+    Args:
+        pictures: With values from 0 to 1.
+        generator: Of the distortions.
+    """
+
+    def draw(limit: float) -> Tensor:
+        return limit * (2 * torch.rand(len(pictures), generator=generator) - 1)
+
+    turned = draw(0.1 * math.pi)
+    enlarged = 1 + draw(0.15)
+    shape = torch.zeros(len(pictures), 2, 3)
+    shape[:, 0, 0] = shape[:, 1, 1] = turned.cos() * enlarged
+    shape[:, 1, 0] = turned.sin() * enlarged
+    shape[:, 0, 1] = draw(0.3) - turned.sin() * enlarged
+    shape[:, :, 2] = torch.stack([draw(0.14), draw(0.14)], dim=1)
+    grid = functional.affine_grid(shape, list(pictures.shape), align_corners=False)
+    bolder = 1.6 + draw(0.4)
+    moved = functional.grid_sample(pictures, grid, align_corners=False)
+    return (moved * bolder[:, None, None, None]).clamp(0, 1)
