@@ -108,6 +108,9 @@ def hide_database(arguments: list[str]) -> None:
     Args:
         arguments: Arguments of Flower's command.
     """
+    # Without one, everything is in memory.
+    if "--database" not in arguments:
+        return
     database = Path(arguments[arguments.index("--database") + 1])
     # SQLite gives the files that it puts beside a database the permissions that this one has.
     database.touch(mode=0o600)
