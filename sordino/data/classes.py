@@ -121,7 +121,8 @@ def missing_classes(path: Path, found: Sequence[str]) -> UserError:
         f"{path}: the classes must be said beforehand, since a list made from private records "
         f"tells about them. Write under [data]\n    classes = {format_classes(proposed)}\n"
         "if these are all that a record can have, or the complete list "
-        "(in Python: load_dataset(..., classes=...))."
+        "(in Python: data = Data(name=..., classes=...) of the protocol, or "
+        "load_dataset(..., classes=...))."
     )
 
 

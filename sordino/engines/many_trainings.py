@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 from sordino.data import Dataset
+from sordino.data.from_python import accept_data
 from sordino.engines.choice import check_engine, choose
 from sordino.engines.compiled import NativeEngine, pooled_uploads
 from sordino.engines.run_folders import run_facts
@@ -44,8 +47,8 @@ def train_many(
     workers: int | None = None,
     device: str = "cpu",
     evaluate_every: int | None = None,
-    on_round: Callable[[int, RoundMetrics], None] = lambda number, metrics: None,
-    on_end: Callable[[int, Trained], None] = lambda number, trained: None,
+    on_round: Callable[[int, RoundMetrics], None] | None = None,
+    on_end: Callable[[int, Trained], None] | None = None,
 ) -> list[Trained]:
     """Trains many federations that have nothing to do with each other.
 
@@ -56,9 +59,9 @@ def train_many(
 
     Args:
         protocols: The protocols, one for each training.
-        data: For all of them a name, a path or a `Dataset`; or one for each, as a sequence, or as a
-            function of the training's number that is called when the training begins, so that few
-            of the data sets need to exist at a time.
+        data: For all of them a name, a path, a `Dataset`, arrays (x, y) or a DataFrame; or one for
+            each, as a sequence, or as a function of the training's number that is called when the
+            training begins, so that few of the data sets need to exist at a time.
         model: A name, a module or a factory, in place of `protocol.model.name`.
         folder: Where every training gets a run folder, named by its number. Called again with the
             same arguments, finished trainings are read and unfinished ones go on. By default
@@ -68,7 +71,8 @@ def train_many(
         device: As in `train`.
         evaluate_every: As in `train`.
         on_round: Called after every round, with the number of its training.
-        on_end: Called when a training has ended, with its number.
+        on_end: Called when a training has ended, with its number. If neither is given, a terminal
+            shows how many have ended.
 
     Returns:
         What became of each, in the order of the protocols; with a folder they are runs.
@@ -91,17 +95,21 @@ def train_many(
             'engine = "flower": machines run one training at a time. Use `train`, or engine = '
             '"auto", "native" or "torch".'
         )
+    plans = check_plans(protocols)
     asked = Asked(
-        plans=check_plans(protocols),
-        data=data,
+        plans=plans,
+        data=share_data(data, plans),
         model=model,
         folder=Path(folder) if folder is not None else None,
         engine=check_engine(engine),
         workers=workers,
         device=check_device(device),
         evaluate_every=evaluate_every,
-        on_round=on_round,
+        on_round=on_round or (lambda number, metrics: None),
     )
+    note_end = on_end
+    if note_end is None:
+        note_end = count_ended(len(asked.plans), sys.stderr, shown=on_round is None)
     results: dict[int, Trained] = {}
 
     def note(number: int, trained: Trained) -> None:
@@ -112,13 +120,76 @@ def train_many(
             trained: What became of it.
         """
         results[number] = trained
-        on_end(number, trained)
+        note_end(number, trained)
 
     shared = TrainingCache(model)
     # All refusals come first: nobody wants the last of a hundred trainings to fail by a typo.
     refuse_early(asked, shared)
     Trainings(asked, shared, note).run()
     return [results[number] for number in range(len(asked.plans))]
+
+
+def count_ended(trainings: int, stream: TextIO, *, shown: bool) -> Callable[[int, Trained], None]:
+    """Returns what is called when a training has ended: it counts them on a terminal.
+
+    Args:
+        trainings: How many there are.
+        stream: Where to; nothing is written to what is no terminal.
+        shown: Whether anything is shown at all.
+    """
+    ended = count(1)
+    shown = shown and stream.isatty()
+
+    def show(number: int, trained: Trained) -> None:
+        """Writes how many trainings have ended.
+
+        Args:
+            number: Number of the training.
+            trained: What became of it.
+        """
+        done = next(ended)
+        if shown:
+            end = "\n" if done == trainings else ""
+            print(f"\r{done} of {trainings} trainings", end=end, file=stream, flush=True)
+
+    return show
+
+
+def share_data(data: Any, plans: Sequence[Protocol]) -> ManyData | None:
+    """Returns data with arrays and DataFrames that are for all trainings made into data sets.
+
+    Args:
+        data: As the caller has them.
+        plans: The protocols, whose classes and columns they are read by.
+
+    Raises:
+        UserError: They do not fit what a protocol says.
+    """
+    is_frame = hasattr(data, "columns") and not isinstance(data, Dataset)
+    if not (is_arrays(data) or is_frame or isinstance(data, Path)):
+        return cast(ManyData | None, data)
+    # One data set for trainings that read it alike, so that they share it.
+    made = {settings: accept_data(data, settings) for settings in {plan.data for plan in plans}}
+    return lambda number: cast(DataSource, made[plans[number].data])
+
+
+def is_arrays(data: Any) -> bool:
+    """Returns whether data are arrays x and y, and not a list with data for each training.
+
+    Args:
+        data: As the caller has them.
+
+    Example:
+        >>> import numpy as np
+        >>> is_arrays((np.ones((2, 1)), np.ones(2))), is_arrays(["digits", "digits"])
+        (True, False)
+    """
+    # By what it offers, so that neither pandas nor polars has to be installed.
+    return (
+        isinstance(data, (list, tuple))
+        and len(data) > 0
+        and all(hasattr(part, "shape") and not hasattr(part, "columns") for part in data)
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,10 +1,14 @@
 """What Python code may hand over: files and dictionaries as protocols, arrays and frames as data."""
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import sordino
-from sordino import UserError, calibrate, certify, train
+from sordino import UserError, calibrate, certify, train, train_many
+from sordino.engines.many_trainings import count_ended
 from sordino.protocol import Protocol, dumps, loads
 from sordino.protocol.file import parse_toml
 
@@ -54,7 +58,7 @@ def test_what_is_no_protocol_and_no_data_gets_a_sentence(file, tmp_path) -> None
     for data, message in (
         (3, "data of type int: expected is a name"),
         ((X,), "data of 1 arrays"),
-        ((X, [[1], [1, 2]]), "y is no array"),
+        ((X, [[1], [1, 2]]), "y is not an array"),
         ((X, Y[:5]), "has 60 values, but there are 5 answers"),
     ):
         with pytest.raises(UserError, match=message):
@@ -98,3 +102,43 @@ def test_a_calibration_prints_as_a_sentence(file) -> None:
     text = str(calibrate(file, epsilon=2.0))
     assert text.startswith("noise.sigma = ")
     assert "meets the target (epsilon = 2, delta = 1e-5). An adversary who sees" in text
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda plan: certify(plan, delta="1e-5"),
+        lambda plan: certify(plan, "rounds").epsilon("1e-5"),
+        lambda plan: calibrate(plan, epsilon="4"),
+        lambda plan: calibrate(plan, advantage=True),
+    ],
+)
+def test_a_text_in_place_of_a_number_gets_a_sentence(ask) -> None:
+    with pytest.raises(UserError, match=r"(delta|epsilon|advantage) = .*: expected a number"):
+        ask(loads(TEXT))
+
+
+def test_many_trainings_share_arrays(file) -> None:
+    plans = [replace(loads(TEXT), seed=seed) for seed in range(3)]
+    expected = train(plans[1], data=(X, Y), report=False)
+    trained = train_many(plans, data=(X, Y))
+    assert len(trained) == 3
+    for name, values in expected.model.state_dict().items():
+        assert np.array_equal(values, trained[1].model.state_dict()[name])
+    with pytest.raises(UserError, match="3 protocols and 2 data sets"):
+        train_many(plans, data=["digits", "digits"])
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_many_trainings_are_counted_on_a_terminal_and_nowhere_else() -> None:
+    screen, file = Screen(), io.StringIO()
+    for stream, shown in ((screen, True), (file, True), (screen, False)):
+        show = count_ended(2, stream, shown=shown)
+        show(1, None)
+        show(0, None)
+    assert screen.getvalue() == "\r1 of 2 trainings\r2 of 2 trainings\n"
+    assert file.getvalue() == ""

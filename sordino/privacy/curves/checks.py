@@ -4,10 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Real
 
 import numpy as np
 
 from sordino.protocol.errors import UserError
+
+
+def refuse_other_types(name: str, value: object) -> None:
+    """Refuses what is no number, such as a text that holds one.
+
+    Args:
+        name: What an error message calls it.
+        value: What was given.
+
+    Raises:
+        UserError: It is no number.
+
+    Example:
+        >>> refuse_other_types("epsilon", "4")
+        Traceback (most recent call last):
+        ...
+        sordino.protocol.errors.UserError: epsilon = '4': expected a number.
+    """
+    # numpy's numbers are registered as real ones too; a truth value is none that anybody means.
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UserError(f"{name} = {value!r}: expected a number.")
 
 
 def require_nonnegative(**values: float) -> None:
@@ -27,6 +49,7 @@ def require_nonnegative(**values: float) -> None:
         sordino.protocol.errors.UserError: mu = -1.0: expected a number of at least 0.
     """
     for name, value in values.items():
+        refuse_other_types(name, value)
         # Written so that it refuses NaN as well.
         if not value >= 0:
             raise UserError(f"{name} = {value!r}: expected a number of at least 0.")
@@ -46,6 +69,7 @@ def require_finite(**values: float) -> None:
     """
     require_nonnegative(**values)
     for name, value in values.items():
+        refuse_other_types(name, value)
         if math.isinf(value):
             raise UserError(f"{name} = {value!r}: expected a finite number.")
 
@@ -63,6 +87,7 @@ def require_positive(**values: float) -> None:
         >>> require_positive(sigma=0.5)
     """
     for name, value in values.items():
+        refuse_other_types(name, value)
         if not (value > 0 and math.isfinite(value)):
             raise UserError(f"{name} = {value!r}: expected a finite number above 0.")
 
@@ -81,6 +106,7 @@ def require_delta(delta: float) -> None:
     Example:
         >>> require_delta(1e-5)
     """
+    refuse_other_types("delta", delta)
     if not 0 < delta < 1:
         raise UserError(f"delta = {delta!r}: expected a number above 0 and below 1.")
 
@@ -98,6 +124,7 @@ def require_probability(**values: float) -> None:
         >>> require_probability(rate=1.0)
     """
     for name, value in values.items():
+        refuse_other_types(name, value)
         if not 0 <= value <= 1:
             raise UserError(f"{name} = {value!r}: expected a probability, from 0 to 1.")
 
@@ -116,6 +143,7 @@ def require_whole(*, at_least: int, **values: int) -> None:
         >>> require_whole(at_least=1, rounds=3)
     """
     for name, value in values.items():
+        refuse_other_types(name, value)
         if isinstance(value, bool) or value != int(value) or value < at_least:
             raise UserError(f"{name} = {value!r}: expected a whole number of at least {at_least}.")
 
