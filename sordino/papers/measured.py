@@ -5,7 +5,7 @@ The federation that a claim speaks about is trained many times, and attacked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -20,22 +20,30 @@ from sordino.audit.lower_bounds import FIRM, Scores, count_needed_trainings, fin
 from sordino.audit.verdict import Claim, Finding, judge_scores
 from sordino.federation.processors import single_threaded
 from sordino.papers.claims import Verdict
+from sordino.papers.parameters import Number
+from sordino.papers.udp_fl import algorithm_3_step
 from sordino.privacy.certify import certify
 from sordino.protocol import (
     Assumptions,
     Constant,
     Cyclic,
+    Data,
     FedAvg,
     FedProx,
     Gaussian,
+    Interpolate,
+    Model,
+    NoisySgd,
+    Poisson,
     Protocol,
-    Schedule,
     StageWise,
+    Staircase,
     UserError,
     View,
 )
 
-SCHEDULES: dict[str, type[Constant] | type[Cyclic] | type[StageWise]] = {
+Falling = Constant | Cyclic | StageWise
+SCHEDULES: dict[str, type[Falling]] = {
     "convergent/theorem-3a": Constant,
     "convergent/theorem-3b": Cyclic,
     "convergent/theorem-3c": StageWise,
@@ -43,12 +51,15 @@ SCHEDULES: dict[str, type[Constant] | type[Cyclic] | type[StageWise]] = {
 }
 # The least number of trainings on each side.
 LEAST_TRAININGS = 1000
+# Of a claim about an epsilon.
+EPSILON_TRAININGS = 2000
+DELTA = 1e-5
 # The greatest, even where more would be needed to refute a claim.
 MOST_TRAININGS = 10**7
 
 
 def federation_of(verdict: Verdict) -> Protocol:
-    """Returns the federation that a claim about the last model speaks about.
+    """Returns the federation that a claim speaks about.
 
     Args:
         verdict: A check of the claim, whose parameters are taken.
@@ -63,19 +74,28 @@ def federation_of(verdict: Verdict) -> Protocol:
         1.0
     """
     name = verdict.claim.name
-    given = verdict.parameters
-    if name not in SCHEDULES:
-        raise UserError(
-            f"{name} cannot be measured by training: these can: {', '.join(SCHEDULES)}."
-        )
-    schedule: Schedule = SCHEDULES[name](rate=float(given["rate"]))
+    if name in SCHEDULES:
+        return average_noisy_models(verdict.parameters, SCHEDULES[name])
+    if name in FEDERATIONS:
+        return FEDERATIONS[name](verdict.parameters)
+    measurable = ", ".join((*SCHEDULES, *FEDERATIONS))
+    raise UserError(f"{name} cannot be measured by training: these can: {measurable}.")
+
+
+def average_noisy_models(given: Mapping[str, Number], kind: type[Falling]) -> Protocol:
+    """Returns Noisy-FedAvg or Noisy-FedProx, as convergent-dp's theorems have them.
+
+    Args:
+        given: The parameters of the claim.
+        kind: Of learning rates.
+    """
     steps: dict[str, Any] = {
         "steps": int(given["steps"]),
         # One record for each client and step: the exchanged record is then in every gradient, which
         # is the worst case that the theorems speak about.
         "batch": 1,
         "clip": float(given["clip"]),
-        "schedule": schedule,
+        "schedule": kind(rate=float(given["rate"])),
     }
     local = FedAvg(**steps)
     if "proximal" in given:
@@ -89,6 +109,63 @@ def federation_of(verdict: Verdict) -> Protocol:
         noise=Gaussian(sigma=float(given["sigma"])),
         assumptions=Assumptions(smoothness=float(given["smoothness"])),
     )
+
+
+def add_staircase_noise(given: Mapping[str, Number]) -> Protocol:
+    """Returns a client whose whole update has the noise that udp-fl's Algorithm 3 finds.
+
+    Args:
+        given: The parameters of the claim.
+    """
+    rounds = int(given["rounds"])
+    step = algorithm_3_step(epsilon=float(given["epsilon"]), rounds=rounds)
+    return Protocol(
+        seed=1,
+        clients=1,
+        rounds=rounds,
+        # One step at rate 1 of clip 1/2: an exchanged record moves the update by the width, 1.
+        local=FedAvg(steps=1, batch=1, clip=0.5, schedule=Constant(rate=1.0)),
+        noise=Staircase(step=step, width=1.0),
+        model=Model(name="logistic", parameters=int(given["dimension"])),
+    )
+
+
+def keep_own_models(given: Mapping[str, Number]) -> Protocol:
+    """Returns PriFedSync with noisy SGD, and the fewest clients of which one is told on by two.
+
+    Args:
+        given: The parameters of the claim.
+    """
+    return Protocol(
+        seed=1,
+        clients=3,
+        rounds=int(given["rounds"]),
+        participation=Poisson(rate=float(given.get("probability", 1.0))),
+        personalization=Interpolate(alpha=0.1),
+        local=NoisySgd(
+            steps=int(given["steps"]),
+            batch=int(given["batch"]),
+            clip=1.0,
+            schedule=Constant(rate=0.1),
+        ),
+        noise=Gaussian(multiplier=float(given["sigma"])),
+        # Their number counts, not what they are.
+        data=Data(name="mnist", records=int(given["records"])),
+        model=Model(name="logistic"),
+    )
+
+
+# Claims about an epsilon; those of SCHEDULES are about the mu of the last model.
+FEDERATIONS: Mapping[str, Callable[[Mapping[str, Number]], Protocol]] = {
+    "udp-fl/algorithm-3": add_staircase_noise,
+    "prifedsync/theorem-2": keep_own_models,
+    "prifedsync/theorem-2-limit": keep_own_models,
+}
+VIEWS = {
+    "udp-fl/algorithm-3": View.SERVER,
+    "prifedsync/theorem-2": View.WEAK,
+    "prifedsync/theorem-2-limit": View.WEAK,
+}
 
 
 def choose_refuting_trainings(published: float, certified: float) -> int:
@@ -119,7 +196,7 @@ def measure(
     trainings: int | None = None,
     **options: Any,
 ) -> Finding:
-    """Audits the last model of the federation that a claim speaks about.
+    """Audits what a claim's adversary sees, which for claims about a mu is the last model.
 
     Args:
         verdict: A check of the claim.
@@ -139,14 +216,18 @@ def measure(
         'refuted'
     """
     protocol = federation_of(verdict)
+    name = verdict.claim.name
+    view = VIEWS.get(name, View.FINAL)
+    claim = Claim(name=name, mu=verdict.published)
+    if name in FEDERATIONS:
+        delta = float(verdict.parameters.get("delta", DELTA))
+        claim = Claim(name=name, epsilon=verdict.published, delta=delta, view=str(view))
+        trainings = trainings or EPSILON_TRAININGS
     if trainings is None:
-        trainings = choose_refuting_trainings(
-            verdict.published, certify(protocol, "final").mu or 0.0
-        )
-    claim = Claim(name=verdict.claim.name, mu=verdict.published)
+        trainings = choose_refuting_trainings(verdict.published, certify(protocol, view).mu or 0.0)
     return audit(
         protocol,
-        "final",
+        view,
         trainings=trainings,
         claims=(claim,),
         folder=folder,
@@ -198,6 +279,8 @@ def measure_in_steps(
         >>> last.mu_lower > 0, last.finding.claims[0].verdict
         (True, 'refuted')
     """
+    if verdict.claim.name not in SCHEDULES:
+        raise UserError(f"{verdict.claim.name} is not about the last model.")
     protocol = federation_of(verdict)
     certified = certify(protocol, "final")
     if trainings is None:

@@ -10,8 +10,10 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import norm
 
+from sordino import certify
 from sordino.papers.catalogue import find
 from sordino.papers.claims import check
+from sordino.papers.measured import federation_of
 from sordino.papers.prifedsync_tables import PRINTED, limit_mu, prifedsync_tables
 from tests.papers.federations import sampled_runs, total_variation
 
@@ -229,3 +231,12 @@ def test_all_rows_have_the_certified_epsilons_of_theory() -> None:
             row.participating_epsilon <= row.certified_epsilon < row.limit_epsilon
         )  # in these rows the limit errs upwards
         assert 0.02 < 1 - row.certified_epsilon / row.limit_epsilon < 0.67
+
+
+def test_the_federation_that_is_measured_is_priced_as_the_claim() -> None:
+    limit = check(find("prifedsync/theorem-2-limit"))
+    priced = certify(federation_of(limit), "weak").epsilon(1e-5)
+    assert priced == pytest.approx(limit.exact, rel=1e-3)
+    assert priced > limit.published
+    whole = check(find("prifedsync/theorem-2"), rounds=3)
+    assert certify(federation_of(whole), "weak").epsilon(1e-5) <= whole.published

@@ -15,6 +15,7 @@ from scipy.stats import binom, laplace
 from sordino.mechanisms.staircase_density import StaircaseDensity
 from sordino.papers.catalogue import find
 from sordino.papers.claims import check
+from sordino.papers.measured import measure
 from sordino.protocol import UserError
 
 some = settings(max_examples=40, deadline=None)
@@ -283,3 +284,10 @@ def test_the_step_of_appendix_a_4_needs_gamma_above_2() -> None:
     first, second = density(grid), density(grid - 1)
     moment = (first**1.1 * second**-0.1).sum() / first.sum()
     assert check(claim, order=1.1).exact == pytest.approx(math.log(moment) / 0.1, rel=1e-3)
+
+
+def test_a_game_refutes_the_harmonizers_epsilon(tmp_path) -> None:
+    claim = check(find("udp-fl/algorithm-3"), dimension=50)
+    finding = measure(claim, tmp_path / "audit", trainings=500, workers=1)
+    assert finding.claims[0].verdict == "refuted"
+    assert finding.epsilon_lower > 1.0
