@@ -18,7 +18,15 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.driver import Contender, compare, running, take_turns
-from benchmarks.native import COMPARISONS, FLOWER, NOISY_COMPARISONS, PFL, PLAIN, compared_rows
+from benchmarks.native import (
+    CENTRAL_COMPARISONS,
+    COMPARISONS,
+    FLOWER,
+    NOISY_COMPARISONS,
+    PFL,
+    PLAIN,
+    compared_rows,
+)
 from benchmarks.results import Row, table, write
 
 OURS = Contender(name="sordino", module="benchmarks.ours")
@@ -108,6 +116,27 @@ def scaling_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
             "s",
             at_most=2.1,
         )
+
+
+def central_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
+    """Central noise and secure sums: against peers, and the seconds of a whole training."""
+    yield from compared_rows(CENTRAL_COMPARISONS, options, tell, is_installed)
+    tell("central: 900 rounds of dp-sgd on MNIST")
+    found = answer("benchmarks.long_training")
+    if not found["seconds"]:
+        tell("it is left out: SORDINO_DATA names no folder with MNIST")
+        return
+    said = f"accuracy {found['accuracy']:.1%}, {found['processor']:.0f} s of processors"
+    timed = row(
+        "900 rounds of dp-sgd, 100 clients, scattering features of MNIST",
+        "120 s",
+        [found["seconds"]],
+        [120.0],
+        "s",
+        at_most=1.0,
+        note=said,
+    )
+    yield replace(timed, engine="native, 2 threads")
 
 
 def growth_rows(options: argparse.Namespace, tell: Tell) -> Iterator[Row]:
@@ -234,6 +263,7 @@ SECTIONS = {
     "torch": torch_rows,
     "noisy": lambda options, tell: compared_rows(NOISY_COMPARISONS, options, tell, is_installed),
     "native": lambda options, tell: compared_rows(COMPARISONS, options, tell, is_installed),
+    "central": central_rows,
     "growth": growth_rows,
     "many": many_rows,
     "audit": audit_rows,

@@ -34,6 +34,11 @@ NOISY_TORCH = Contender(
     module="benchmarks.noisy",
     options=("--engine", "torch", "--workers", "1"),
 )
+LOTS = replace(NATIVE, module="benchmarks.lots")
+OPACUS_LOTS = replace(OPACUS, name="Opacus, 2 threads", module="benchmarks.peers.opacus_lots")
+COHORT = replace(NATIVE, module="benchmarks.cohort")
+COHORT_TORCH = replace(TORCH, module="benchmarks.cohort")
+PFL_COHORT = replace(PFL_TWO, module="benchmarks.peers.pfl_cohort")
 MATMUL = Contender(name="matmul of 1024^3, 2 threads", module="benchmarks.matmul")
 MATMUL_ALONE = Contender(
     name="matmul of 1024^3, 1 thread", module="benchmarks.matmul", options=("--workers", "1")
@@ -101,6 +106,21 @@ NOISY_COMPARISONS = (
         model="lenet5",
         steps=5,
         wanted={(NOISY, OPACUS): 25, (NOISY_ALONE, OPACUS): 13, (NOISY_TORCH, OPACUS): 1.5},
+    ),
+)
+
+CENTRAL_COMPARISONS = (
+    Comparison(
+        work="dp-sgd behind secure sums, lots of 2,000, logistic 3969-10",
+        model="logistic",
+        steps=1,
+        wanted={(LOTS, OPACUS_LOTS): 5},
+    ),
+    Comparison(
+        work="pfl-research's CIFAR-10 benchmark, cohort of 50, dropout",
+        model="cnn",
+        steps=5,
+        wanted={(COHORT, PFL_COHORT): 3, (COHORT, COHORT_TORCH): 1},
     ),
 )
 

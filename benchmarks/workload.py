@@ -6,6 +6,7 @@ import time
 from types import TracebackType
 
 import numpy as np
+from torch import nn
 
 from benchmarks.task import BATCH, CLASSES, CLIENTS, CLIP, RATE, SIGMA, WORKERS
 from sordino import Constant, Data, Dataset, Everyone, FedAvg, FixedSize, Gaussian, Model, Protocol
@@ -60,9 +61,15 @@ class Federation:
     """
 
     def __init__(
-        self, plan: Protocol, data: Dataset, *, engine: str = "torch", workers: int = WORKERS
+        self,
+        plan: Protocol,
+        data: Dataset,
+        *,
+        engine: str = "torch",
+        workers: int = WORKERS,
+        model: nn.Module | None = None,
     ) -> None:
-        self._setup = prepare(plan, data=data)
+        self._setup = prepare(plan, data=data, model=model)
         self._state = first_state(self._setup)
         self._attendance = Attendance({}, (), next_round=0)
         self._engine = choose(self._setup, engine).start(self._setup, workers=workers, device="cpu")

@@ -31,9 +31,9 @@ from benchmarks.task import BATCH, CLIENTS, CLIP, RATE, RECORDS, SIGMA, network,
 class Net(nn.Module):
     """The network with the methods that pfl asks a model for."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.net = network(model)
+        self.net = net
 
     def loss(self, images: Tensor, labels: Tensor, eval: bool = False) -> Tensor:
         self.train(not eval)
@@ -65,7 +65,7 @@ def main() -> None:
         lambda user: Batches(users[user], user_id=user),
         get_user_sampler("minimize_reuse", list(users)),
     )
-    net = Net(work.model)
+    net = Net(network(work.model))
     model = PyTorchModel(
         net,
         local_optimizer_create=torch.optim.SGD,
