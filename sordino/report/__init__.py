@@ -1,8 +1,10 @@
 """Shows runs to people: reports, terminal tables, and the sinks that metrics flow into.
 
     writing              `write_report`, at the end of every training, which it never fails
-    run_summary          everything the page says about a run, with `run_prices` and `evidence`
-    page                 the page of a run: `tiles`, `phrasing`, `caveats`, `figures`, templates/
+    run_summary          everything the page says about a run, with `run_prices`, `spending_trace`
+                         and `evidence`
+    page                 the page of a run: `tiles`, `phrasing`, `caveats`, templates/, figures of
+                         `figures` and `view_figure`
     comparison           the page of several runs
     drawing              figures as SVG, each with a description and a table; `pdf` prints a page
     verification, page_verification    all checks of `sordino verify`

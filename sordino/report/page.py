@@ -18,7 +18,7 @@ from sordino.report.attack_figures import draw_attack_plots
 from sordino.report.caveats import list_caveats, list_warnings
 from sordino.report.deployments import REGISTRY, deployment_rows
 from sordino.report.evidence import Audit
-from sordino.report.figures import draw_figures, format_epsilons, format_measured
+from sordino.report.figures import draw_figures
 from sordino.report.number_formats import (
     format_bytes,
     format_cases_of_100,
@@ -46,6 +46,7 @@ from sordino.report.run_summary import (
     summary_document,
 )
 from sordino.report.tiles import explain_headline, list_tiles
+from sordino.report.view_figure import format_epsilons, format_measured
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -18,13 +18,8 @@ from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.protocol import Protocol
 from sordino.report.number_formats import format_upper_bound
 from sordino.report.phrasing import find_known_grid
-from sordino.report.run_prices import (
-    choose_headline,
-    choose_run_headline,
-    list_views,
-    price_run,
-    price_while_running,
-)
+from sordino.report.run_prices import choose_headline, choose_run_headline, list_views, price_run
+from sordino.report.spending_trace import price_while_running
 from sordino.report.terminal_tables import Justify, make_table
 
 if TYPE_CHECKING:

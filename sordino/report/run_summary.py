@@ -26,15 +26,14 @@ from sordino.report.phrasing import find_test_source
 from sordino.report.run_prices import (
     ClientSpending,
     Headline,
-    SpendingCurve,
     choose_run_headline,
     group_similar_views,
     list_views_with,
     price_clients,
     price_run,
     take_in_time,
-    trace_spending,
 )
+from sordino.report.spending_trace import SpendingCurve, trace_spending
 
 # False positive rates at which trade-offs are drawn: denser where tests are interesting.
 ALPHAS = np.concatenate([np.geomspace(1e-4, 0.04, 11), [0.05], np.linspace(0.07, 1, 40)])

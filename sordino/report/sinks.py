@@ -328,7 +328,7 @@ class Logging:
             folder: The run's folder.
         """
         if self._waiting:
-            from sordino.report.run_prices import price_while_running
+            from sordino.report.spending_trace import price_while_running
 
             self._setup = setup
             self._folder = folder
