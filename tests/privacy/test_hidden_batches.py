@@ -14,7 +14,8 @@ from scipy.stats import norm
 
 from sordino import certify
 from sordino.privacy.amplification.cohorts import Cohort, first_use, rounds_curve
-from sordino.privacy.amplification.hidden_batches import hidden_curve, split_over_nodes
+from sordino.privacy.amplification.hidden_batches import hidden_curve
+from sordino.privacy.amplification.loss_grids import split_over_nodes
 from sordino.privacy.amplification.subsampling import compose_fixed_batches
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.curves.loss_distributions import LossCurve

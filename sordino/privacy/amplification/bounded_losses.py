@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.privacy.amplification.hidden_batches import convolve_rounds
+from sordino.privacy.amplification.loss_grids import convolve_rounds
 from sordino.privacy.amplification.subsampling import amplify_epsilons
 from sordino.privacy.curves.loss_direction import connect_dots
 from sordino.privacy.curves.loss_distributions import LossCurve
