@@ -194,7 +194,7 @@ def mixed_variation(*, mu: float, probability: float) -> float:
 
     Args:
         mu: The Gaussian parameter of the parts that differ.
-        probability: Of these parts.
+        probability: The probability of these parts.
 
     Example:
         >>> round(mixed_variation(mu=1.0, probability=0.5), 6)
@@ -212,14 +212,14 @@ def mixed_variation(*, mu: float, probability: float) -> float:
 def drawn_delta(*, batch: int, records: int, sigma: float, epsilon: float) -> float:
     """Returns the delta of one step of noisy SGD on a linear loss, integrated.
 
-    The batch has so many of the client's records. One of them is exchanged for its negative, so
-    that its clipped gradient C becomes -C; the others have none. The noise has the deviation
+    A batch holds B of the client's n records. One record is exchanged for its negative, so that its
+    clipped gradient C becomes -C; the gradients of the others are 0. The noise has the deviation
     2 C sigma.
 
     Args:
         batch: B, the records of a step.
         records: n, the records of the client.
-        sigma: Of the noise.
+        sigma: The noise's standard deviation, in units of 2 C.
         epsilon: The epsilon of differential privacy.
 
     Example:

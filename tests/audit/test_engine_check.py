@@ -417,7 +417,7 @@ def test_a_plan_is_compared_with_the_kernel_where_the_kernel_has_its_rule(
 ) -> None:
     from types import SimpleNamespace
 
-    from sordino.audit import auditing
+    from sordino.audit import audit_plan
     from sordino.audit.audit_subject import Subject
     from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
     from sordino.engines import compiled
@@ -430,7 +430,7 @@ def test_a_plan_is_compared_with_the_kernel_where_the_kernel_has_its_rule(
     plan = Protocol(clients=2, rounds=1, local=rule, noise=Gaussian(sigma=1.0))
     pair = SimpleNamespace(zero=SimpleNamespace(module=SyntheticLosses(2)))
     game: object = SimpleNamespace(pair=pair)
-    found = auditing.choose_engines(Subject(protocol=plan, rounds=(0,)), game)  # type: ignore[arg-type]
+    found = audit_plan.choose_engines(Subject(protocol=plan, rounds=(0,)), game)  # type: ignore[arg-type]
     assert ("native" in found) == engines
     assert "torch" in found
 

@@ -2,7 +2,8 @@
 
 They act on all parameters as one vector, or on a table of such rows.
 
-Post-processing of what the noise already protects, so neither the state nor the steps cost privacy.
+They are post-processing of what the noise already protects, so neither state nor steps cost any
+privacy.
 The formulas and their constants are torch's.
 """
 
@@ -37,21 +38,18 @@ class Optimizer:
         held = state or {}
         # One number of steps for each row: clients of several trainings have not taken part
         # equally often.
-        self._count = (
-            torch.from_numpy(held["steps"].copy())
-            if "steps" in held
-            else torch.zeros(*like.shape[:-1], 1, dtype=torch.int64)
-        )
-        # Copies, since moments change in place and the client's kept state must not.
-        self._moments = {
-            moment: torch.from_numpy(held[moment].copy()).to(like.device)
-            if moment in held
-            else torch.zeros_like(like)
-            for moment in VECTORS[name]
-        }
+        self._count = torch.zeros(*like.shape[:-1], 1, dtype=torch.int64)
+        if "steps" in held:
+            self._count = torch.from_numpy(held["steps"].copy())
+        self._moments: dict[str, Tensor] = {}
+        for moment in VECTORS[name]:
+            self._moments[moment] = torch.zeros_like(like)
+            if moment in held:
+                # A copy, since moments change in place and the client's kept state must not.
+                self._moments[moment] = torch.from_numpy(held[moment].copy()).to(like.device)
 
     def step(self, weights: Tensor, gradient: Tensor, rate: float) -> None:
-        """Change `weights` in place; the gradient may be changed too.
+        """Changes `weights` in place; the gradient may be changed too.
 
         Args:
             weights: The parameters, changed in place.
@@ -81,7 +79,7 @@ class Optimizer:
         weights.addcdiv_(gradient, total.sqrt().add_(TINY["adagrad"]), value=-rate)
 
     def state(self) -> dict[str, np.ndarray]:
-        """What must be kept to go on: nothing for plain steps."""
+        """Returns what must be kept between rounds: nothing for plain steps."""
         if not self._moments:
             return {}
         moments = {

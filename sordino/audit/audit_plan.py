@@ -1,0 +1,191 @@
+"""What an audit plays: which game, by which engines, on how many trainings, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sordino.audit.audit_subject import Subject, refuse_empty_release
+from sordino.audit.fewest_contributions import leave_fewest, with_known_grid
+from sordino.audit.game import Game, WorstCaseGame
+from sordino.audit.lower_bounds import count_needed_trainings, find_equivalent_mu, predict_mu_bound
+from sordino.audit.observation import find_given_observation
+from sordino.audit.real_game import CanaryGame
+from sordino.audit.timed_play import MOST_MINUTES
+from sordino.audit.worst_cases.noisy_step_pair import COMPANY
+from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
+from sordino.engines.compiled import is_in_kernel
+from sordino.federation.complete_protocol import DataSource, ModelSource
+from sordino.privacy.bounds.question import Observation
+from sordino.privacy.guarantee import Guarantee, round_up
+from sordino.protocol import InvalidValue, Protocol, UserError, View
+
+# Trainings per side by default: of a worst case, and of real models or large federations.
+TRAININGS = 5000
+FEW_TRAININGS = 500
+# Far more than tell anything new.
+MOST_TRAININGS = 10_000_000
+# Numbers that an audit draws unless it is asked for more.
+EFFORT = 500_000_000
+
+
+def choose_engines(subject: Subject, game: Game) -> tuple[str, ...]:
+    """Returns the engines that the game is compared with.
+
+    Args:
+        subject: The plan or the run.
+        game: The game, with its pair made.
+
+    Returns:
+        The engine of the run, or those that can train a plan.
+    """
+    if subject.engine == "flower":
+        # Across machines every client trains by torch.
+        return ("torch",)
+    if subject.engine is not None:
+        return (subject.engine,)
+    if isinstance(game, CanaryGame):
+        return ("torch" if game.kernel is None else "native",)
+    linear = type(game.pair.zero.module) is SyntheticLosses
+    if linear and is_in_kernel(subject.protocol.local):
+        return ("native", "torch")
+    return ("torch",)
+
+
+def make_game(
+    subject: Subject,
+    facts: Mapping[str, Any],
+    data: DataSource | None = None,
+    model: ModelSource | None = None,
+) -> Game:
+    """Returns the game that the facts of an audit describe.
+
+    Args:
+        subject: The plan or the run.
+        facts: What audit.json says.
+        data: With a canary, data in place of the protocol's.
+        model: With a canary, a model in place of the protocol's.
+    """
+    view = View.parse(facts["view"])
+    protocol = with_known_grid(subject.protocol)
+    shared: dict[str, Any] = {
+        "protocol": protocol,
+        "view": view,
+        "unit": facts["unit"],
+        "trainings": facts["trainings"],
+        "seed": facts["seed"],
+        "rounds": len(set(subject.rounds)),
+        "caps": subject.caps,
+    }
+    if facts["canary"] is None:
+        played, sizes = leave_fewest(protocol, view, subject.known_sizes)
+        return WorstCaseGame(**{**shared, "protocol": played}, sizes=sizes)
+    refuse_seen_means(subject.protocol, view)
+    return CanaryGame(
+        **shared,
+        canary=facts["canary"],
+        data=data,
+        model=model,
+    )
+
+
+def choose_trainings(subject: Subject, canary: str | None) -> int:
+    """Returns the number of trainings per side that are run by default.
+
+    Args:
+        subject: The plan or the run.
+        canary: The kind of canary; None for the worst case.
+    """
+    if canary is not None:
+        return FEW_TRAININGS
+    effort = 4 * count_round_draws(subject.protocol) * len(set(subject.rounds))
+    return max(FEW_TRAININGS, min(TRAININGS, EFFORT // effort))
+
+
+def count_round_draws(protocol: Protocol) -> int:
+    """Returns about how many numbers a round of the worst case draws.
+
+    They are the vectors of noise, and the records of the attacked client's minibatches if those
+    are drawn.
+
+    Args:
+        protocol: The protocol that is audited.
+    """
+    rule = protocol.local
+    release = protocol.release
+    sizes = protocol.stated_sizes
+    draws = protocol.clients
+    if release.in_steps:
+        draws = COMPANY * release.noise_draws
+    if sizes is None or rule.batch is None or rule.batch >= sizes[0]:
+        return draws
+    if not rule.draws_batches:
+        return draws
+    per_step = sizes[0] if release.varying_batches else rule.batch
+    return draws + rule.steps * per_step
+
+
+def refuse_seen_means(protocol: Protocol, view: View) -> None:
+    """Refuses a canary whose adversary would see more than the promise is about.
+
+    Args:
+        protocol: The protocol that is audited.
+        view: The adversary.
+
+    Raises:
+        UserError: The promise is against an adversary that sees only means, and is smaller.
+    """
+    if protocol.release.in_steps and find_given_observation(protocol, view) == Observation.MODELS:
+        raise UserError(
+            "--canary with noisy-sgd reads the client's every step, and the promise in the view "
+            f"{view} is against an adversary that sees only means: use --view server, or "
+            "leave the canary out."
+        )
+
+
+def refuse_minutes(minutes: float, trainings: int | None) -> None:
+    """Refuses a time that cannot be planned.
+
+    Args:
+        minutes: How long an audit may take.
+        trainings: How many trainings were asked for.
+
+    Raises:
+        InvalidValue: No positive time.
+        UserError: A number of trainings was given too.
+    """
+    number = type(minutes) in (int, float)
+    if not number or not 0 < minutes <= MOST_MINUTES:
+        allowed = f"a number above 0 and at most {MOST_MINUTES:,}"
+        raise InvalidValue("minutes", minutes, allowed)
+    if trainings is not None:
+        raise UserError(
+            "trainings and minutes: each of the two says how long the audit is. Give one of them."
+        )
+
+
+def refuse_too_few(trainings: int, certified: Guarantee) -> None:
+    """Refuses trainings that could show nothing even if the bound were attained.
+
+    Args:
+        trainings: Trainings per side.
+        certified: The bound.
+
+    Raises:
+        InvalidValue: No number of trainings.
+        UserError: Too few, or nothing is released.
+    """
+    whole = type(trainings) is int
+    if not whole or not 1 <= trainings <= MOST_TRAININGS:
+        allowed = f"a whole number of at least 1 and at most {MOST_TRAININGS:,}"
+        raise InvalidValue("trainings", trainings, allowed)
+    refuse_empty_release(certified)
+    mu = find_equivalent_mu(certified.curve)
+    if predict_mu_bound(mu, trainings) <= 0:
+        needed = count_needed_trainings(mu)
+        good = count_needed_trainings(mu, 0.9)
+        raise UserError(
+            f"trainings = {trainings}: too few to conclude anything. Even if the certified "
+            f"mu = {round_up(mu)} were attained, they would be expected to show nothing. "
+            f"At least {needed:,} on each side are needed, {good:,} to show 90 % of it."
+        )
