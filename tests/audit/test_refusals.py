@@ -47,7 +47,7 @@ def test_twins_are_for_uploads_with_noise_of_clients_that_keep_nothing(protocol)
 @pytest.mark.parametrize("protocol", [OWN, MOMENTS])
 def test_no_clients_work_forgets_what_it_should_keep(protocol) -> None:
     setup = prepare(protocol, data=toy_dataset(), model="mlp")
-    with pytest.raises(UserError, match="keep something"):
+    with pytest.raises(UserError, match="keep state"):
         ClientWork(setup).upload(client=0, round_index=0, weights=setup.initial_weights())
 
 

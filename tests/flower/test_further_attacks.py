@@ -471,7 +471,7 @@ def test_the_authoritys_own_certificate_signs_no_requests(tmp_path) -> None:
     message = client.message(0)
     authority = (client.certificates / "ca.crt").read_bytes()
     message.content[SIGNED] = ConfigRecord({"certificate": authority, "signature": b"x"})
-    assert "not the coordinator" in client.refusal(client.send(message))
+    assert "not signed by the coordinator" in client.refusal(client.send(message))
 
 
 @pytest.mark.parametrize("signature", [b"", b"\x30\x06\x02\x01\x00\x02\x01\x00", b"0" * 10**5])

@@ -323,7 +323,7 @@ def test_an_agreement_cannot_be_made_over_a_counter_of_another_by_a_link(tmp_pat
     """A link in place of the counter's folder, which leads into the folder that is backed up."""
     (tmp_path / "client-0").mkdir()
     (tmp_path / "elsewhere").symlink_to(tmp_path / "client-0")
-    with pytest.raises(UserError, match="inside of"):
+    with pytest.raises(UserError, match="is inside"):
         agreed(
             tmp_path / "client-0", 0, plan(noise=SECURE),
             counter=str(tmp_path / "elsewhere" / "counter.json"),

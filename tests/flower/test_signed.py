@@ -99,7 +99,7 @@ def test_an_outsider_who_starts_the_agreed_app_gets_nothing_and_spends_nothing(c
 def test_a_coordinator_of_another_consortium_is_not_answered(client, tmp_path) -> None:
     write_certificates(tmp_path / "theirs", ["localhost"])
     client.signer = Signer.read(tmp_path / "theirs")
-    assert "who is not the coordinator" in client.refusal(client.ask(0))
+    assert "not signed by the coordinator" in client.refusal(client.ask(0))
 
 
 def test_the_superlinks_own_certificate_signs_no_requests(client) -> None:

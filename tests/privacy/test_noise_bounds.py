@@ -309,8 +309,8 @@ class Broken(Claimed):
     [
         (Small, "smaller than it claims"),
         (Capped, "smaller than it claims"),
-        (Mirrored, "its own uniforms alone"),
-        (Stateful, "its own uniforms alone"),
+        (Mirrored, "only on its own uniforms"),
+        (Stateful, "only on its own uniforms"),
         (Broken, "ZeroDivisionError: no idea"),
     ],
 )
