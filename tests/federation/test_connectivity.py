@@ -133,7 +133,8 @@ def test_public_records_are_needed_and_must_fit(tmp_path: Path) -> None:
             public=records(tmp_path / f"{classes}-{features}.npz", classes, features)
         )
         with pytest.raises(
-            UserError, match=r"cannot be trained on other|has the classes \[\"0\", \"1\", \"2\", \"3\"\]"
+            UserError,
+            match=r"cannot be trained on other|has the classes \[\"0\", \"1\", \"2\", \"3\"\]",
         ):
             train(
                 toy_protocol(aggregation=rule),
