@@ -34,9 +34,9 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
     question = pose_question(protocol, view, unit)
     export = find_provider(question).event
     # An event that is nearly right would be taken for the protocol by every accountant.
-    if protocol.release.at_server or protocol.release.shuffled or export is None:
+    if protocol.release.shuffled or export is None:
         raise UserError(
-            "dp_accounting has no event for noise at the server, for a shuffler or for clients "
-            "with their own noise; `certify` prices it."
+            "dp_accounting has no event for a shuffler or for clients with their own noise; "
+            "`certify` prices it."
         )
     return export(question)

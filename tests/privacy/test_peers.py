@@ -1,13 +1,29 @@
 """Where another library expresses the same thing, we agree with it to 1e-6, or are inside its rigorous interval."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from sordino.cli.protocol_sources import example_text
 from sordino.privacy.amplification import subsampling
 from sordino.privacy.certify import certify
 from sordino.privacy.curves import gaussian
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
-from sordino.protocol import Constant, Data, FedAvg, Gaussian, Protocol, StageWise
+from sordino.protocol import (
+    Constant,
+    Data,
+    Everyone,
+    FedAvg,
+    Gaussian,
+    Mean,
+    Poisson,
+    Privacy,
+    Protocol,
+    StageWise,
+    UserError,
+    loads,
+)
 from tests.oracles.peer_distributions import write_distribution
 
 
@@ -76,6 +92,57 @@ def test_a_protocol_as_dp_event_is_priced_alike_by_dp_accounting(schedule, view)
     ours = certify(protocol, view).epsilon(1e-5)
     assert ours <= theirs + 1e-6  # theirs is discretised upwards
     assert ours == pytest.approx(theirs, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("participation", "adjacency"),
+    [(Poisson(rate=0.3), "add-or-remove"), (Everyone(), "replace-one")],
+)
+def test_noise_at_the_server_as_dp_event_is_priced_alike_by_dp_accounting(
+    participation, adjacency
+) -> None:
+    from dp_accounting.pld import PLDAccountant
+
+    local = FedAvg(steps=4, batch=7, clip=0.5, clip_target="update", schedule=Constant(rate=0.3))
+    protocol = Protocol(
+        clients=100,
+        rounds=40,
+        participation=participation,
+        aggregation=Mean(denominator="fixed"),
+        local=local,
+        noise=Gaussian(sigma=0.03, where="server"),
+        privacy=Privacy(adjacency=adjacency),
+    )
+    event = protocol.to_dp_event("rounds", "client")
+    theirs = PLDAccountant(value_discretization_interval=1e-3).compose(event).get_epsilon(1e-4)
+    ours = certify(protocol, "rounds", "client", delta=1e-4).epsilon(1e-4)
+    assert ours <= theirs + 1e-6
+    assert ours == pytest.approx(theirs, rel=1e-3)
+    # What the server sees it could subtract its noise from.
+    with pytest.raises(UserError, match="noise at the server"):
+        protocol.to_dp_event("server", "client")
+
+
+def test_a_draw_that_dp_accounting_would_count_for_other_neighbours_has_no_event() -> None:
+    rule = FedAvg(steps=4, batch=7, clip=0.5, clip_target="update", schedule=Constant(rate=0.3))
+    protocol = Protocol(
+        clients=100,
+        rounds=40,
+        participation=Poisson(rate=0.3),
+        aggregation=Mean(denominator="fixed"),
+        local=rule,
+        noise=Gaussian(sigma=0.03, where="server"),
+    )
+    with pytest.raises(UserError, match="added or removed whose Poisson draw"):
+        protocol.to_dp_event("rounds", "client")
+
+
+def test_lots_under_the_servers_noise_have_no_event_against_the_server() -> None:
+    protocol = loads(example_text("dp-sgd"))
+    trusted = replace(protocol, noise=replace(protocol.noise, where="server"))
+    assert trusted.to_dp_event("rounds") is not None
+    with pytest.raises(UserError, match="nothing is hidden from it"):
+        trusted.to_dp_event("server")
 
 
 def test_gaussian_epsilon_agrees_with_dp_accounting_to_a_millionth() -> None:

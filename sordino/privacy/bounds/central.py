@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +38,7 @@ from sordino.privacy.curves.renyi import INTEGER_ORDERS, RenyiCurve, amplify_div
 from sordino.privacy.guarantee import round_up
 from sordino.privacy.noise_releases import dimension_of, price_of, releases_curve
 from sordino.privacy.upload_sensitivity import UploadPrices, price_uploads
-from sordino.protocol import (
-    Gaussian,
-)
+from sordino.protocol import Gaussian, UserError
 
 # The mu of a round above which a hidden draw is not counted: it hides next to nothing, and grids
 # grow.
@@ -370,4 +369,42 @@ def gaussian_known_rounds(
     )
 
 
-CENTRAL = Provider(applies=applies_to, bounds=central_bounds, observes=observe_models)
+def export_mean_event(question: Question) -> Any:
+    """Returns the means under the server's noise as events of dp_accounting.
+
+    Args:
+        question: The protocol that is priced, against which view and for which unit.
+
+    Raises:
+        UserError: The server is the adversary, the noise is not Gaussian, or the draw of clients
+            is seen, or hidden from neighbours that dp_accounting does not know.
+    """
+    import dp_accounting
+
+    protocol = question.protocol
+    cohort = find_cohort(question)
+    hidden = protocol.hides_participants and removes_client(question)
+    certain = cohort.probability == 1 and len(cohort.counts) == 1
+    if question.view.is_server or not protocol.noise.normal or not (hidden or certain):
+        raise UserError(
+            "dp_accounting has no event for this noise at the server: it must be Gaussian and "
+            "hide from who sees the models; and everyone takes part, or whole clients are added "
+            "or removed whose Poisson draw is hidden. `certify` prices it."
+        )
+    events = []
+    for shift, count in zip(question.prices.shifts.tolist(), question.counts.tolist(), strict=True):
+        if hidden:
+            noise = server_noise(protocol) * find_denominator(protocol)
+            # An update has norm s_t / 2 at most, and an absent one is 0.
+            step = dp_accounting.GaussianDpEvent(noise_multiplier=2 * noise / shift)
+            event = dp_accounting.PoissonSampledDpEvent(question.chance, step)
+        else:
+            moved = float(mean_shifts(question, np.array(shift)))
+            event = dp_accounting.GaussianDpEvent(math.sqrt(cohort.counts[0]) / moved)
+        events.append(dp_accounting.SelfComposedDpEvent(event, count) if count > 1 else event)
+    return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)
+
+
+CENTRAL = Provider(
+    applies=applies_to, bounds=central_bounds, observes=observe_models, event=export_mean_event
+)

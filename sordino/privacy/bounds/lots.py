@@ -294,12 +294,17 @@ def export_lot_event(question: Question) -> Any:
         question: The protocol that is priced, against which view and for which unit.
 
     Raises:
-        UserError: Participation is random, the unit is a client, or the number of records is not
-            known.
+        UserError: Participation is random, the unit is a client, the number of records is not
+            known, or the server adds the noise and is the adversary.
     """
     import dp_accounting
 
     protocol = question.protocol
+    if protocol.release.at_server and question.view.is_server:
+        raise UserError(
+            "dp_accounting has no event for a server that sees what it adds its noise to: nothing "
+            "is hidden from it."
+        )
     release = noisy_upload_of(protocol)
     shares = find_hiding_shares(question, release)
     known = question.unit == "record" and question.records is not None
