@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from sordino.audit.audit_subject import Subject, refuse_empty_release
+from sordino.audit.effort import count_round_draws
 from sordino.audit.fewest_contributions import leave_fewest, with_known_grid
 from sordino.audit.game import Game, WorstCaseGame
 from sordino.audit.lower_bounds import count_needed_trainings, find_equivalent_mu, predict_mu_bound
 from sordino.audit.observation import find_given_observation
 from sordino.audit.real_game import CanaryGame
 from sordino.audit.timed_play import MOST_MINUTES
-from sordino.audit.worst_cases.noisy_step_pair import COMPANY
 from sordino.audit.worst_cases.synthetic_losses import SyntheticLosses
 from sordino.engines.compiled import is_in_kernel
 from sordino.federation.complete_protocol import DataSource, ModelSource
@@ -100,29 +100,6 @@ def choose_trainings(subject: Subject, canary: str | None) -> int:
         return FEW_TRAININGS
     effort = 4 * count_round_draws(subject.protocol) * len(set(subject.rounds))
     return max(FEW_TRAININGS, min(TRAININGS, EFFORT // effort))
-
-
-def count_round_draws(protocol: Protocol) -> int:
-    """Returns about how many numbers a round of the worst case draws.
-
-    They are the vectors of noise, and the records of the attacked client's minibatches if those
-    are drawn.
-
-    Args:
-        protocol: The protocol that is audited.
-    """
-    rule = protocol.local
-    release = protocol.release
-    sizes = protocol.stated_sizes
-    draws = protocol.clients
-    if release.in_steps:
-        draws = COMPANY * release.noise_draws
-    if sizes is None or rule.batch is None or rule.batch >= sizes[0]:
-        return draws
-    if not rule.draws_batches:
-        return draws
-    per_step = sizes[0] if release.varying_batches else rule.batch
-    return draws + rule.steps * per_step
 
 
 def refuse_seen_means(protocol: Protocol, view: View) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sordino.audit.effort import count_round_draws
 from sordino.audit.engine_differences import Compared, EngineSample, compare_sample
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.noise.residual_tests import ResidualReport
@@ -37,9 +38,11 @@ from sordino.federation.training_stores import EveryRecord
 SAMPLE = 16
 # Of which are compared in one go: half of them in their first rounds, half in their last ones.
 TOGETHER = 8
-# Local steps that a sample may take. They bound its rounds, so that it costs less than half of the
-# game. Torch takes the noisy steps of noisy-sgd twenty times slower than others.
-STEPS = {"torch": 4_000, "native": 60_000}
+# Local steps that a sample may take, at least and at most, and for how many numbers that the game
+# draws it may take one more. They bound its rounds, so that it costs less than half of the game.
+FEWEST_STEPS = {"torch": 1_200, "native": 6_000}
+MOST_STEPS = {"torch": 4_000, "native": 60_000}
+DRAWS_PER_STEP = {"torch": 60_000, "native": 11_000}
 # Rounds of clients that the game's rows are played for before a sample of late rounds begins.
 LEAD = 30_000
 # Of the engine that repeats one training in worker processes or threads, for two rounds.
@@ -235,11 +238,19 @@ class EngineTrial:
         """
         protocol = self._game.pair.zero.protocol
         each = 2 * SAMPLE * protocol.clients * protocol.local.steps
-        affordable = STEPS[engine]
+        affordable = MOST_STEPS[engine]
+        if isinstance(self._game, WorstCaseGame):
+            draws = count_round_draws(protocol) * self._game.rounds * self._count_trainings()
+            worth = max(FEWEST_STEPS[engine], draws // DRAWS_PER_STEP[engine])
+            affordable = min(affordable, worth)
         # The engine that would train is named first; another one that could has half its steps.
         if engine != self.able[0]:
             affordable //= 2
         return min(self._game.rounds, max(1, affordable // each))
+
+    def _count_trainings(self) -> int:
+        """Returns how many trainings the game plays, on both data sets."""
+        return sum(len(chunk.trainings) for chunk in self._game.chunks())
 
     def _late_start(self, rounds: int) -> int:
         """Returns where samples of late rounds begin: they end with the game, if affordable."""

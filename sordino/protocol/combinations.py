@@ -71,20 +71,6 @@ class Incompatible:
     instead: str
     reason: str
 
-    def refuse_pair(self, protocol: Protocol) -> None:
-        """Refuses a protocol that has both features.
-
-        Args:
-            protocol: The protocol, whose single values are checked already.
-
-        Raises:
-            InvalidValue: Names the key, the value given, the values allowed and the reason.
-        """
-        if all(feature.had_by(protocol) for feature in self.pair):
-            raise InvalidValue(
-                self.key, GIVEN[self.key](protocol), f"{self.instead}: {self.reason}"
-            )
-
 
 def refuse_incompatible(protocol: Protocol) -> None:
     """Refuses a protocol whose features do not go together.
@@ -97,7 +83,10 @@ def refuse_incompatible(protocol: Protocol) -> None:
     """
     # The first row that applies is reported: its key is the one to change first.
     for row in INCOMPATIBLE:
-        row.refuse_pair(protocol)
+        first, second = row.pair
+        if first.had_by(protocol) and second.had_by(protocol):
+            given = GIVEN[row.key](protocol)
+            raise InvalidValue(row.key, given, f"{row.instead}: {row.reason}")
 
 
 # What a refusal says was given, by the key that it names.
