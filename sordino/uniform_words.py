@@ -33,7 +33,7 @@ def shuffle_rows(swaps: np.ndarray) -> np.ndarray:
         swaps: What `choose_swaps` returned.
 
     Returns:
-        A table of the same shape: what is at the first places after the exchanges.
+        A table of the same shape: the contents of the first places after the exchanges.
     """
     heads = np.empty(swaps.shape, dtype=np.int64)
     for row, targets in enumerate(swaps.tolist()):

@@ -69,7 +69,7 @@ class TruthMembers:
     Attributes:
         members: One truth value for each record.
         label_shares: For each record, the share of members among all candidates of its label: what
-            someone relies on who knows the members' label distribution and nothing else.
+            a guess from the members' label distribution relies on.
     """
 
     members: np.ndarray

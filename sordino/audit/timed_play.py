@@ -97,7 +97,7 @@ class TimedPlay:
         self._end = time.monotonic() + 60 * minutes
 
     def play(self) -> PlayedChunks:
-        """Plays the game, or what is left of it.
+        """Plays the game, or the rest of it.
 
         Returns:
             The trainings that count, and why there are no more.

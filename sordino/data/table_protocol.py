@@ -76,7 +76,7 @@ def plan_tables(
     target: str | None = None,
     group: str | None = None,
 ) -> TablePlan:
-    """Returns who has how many records of tables, and a description of the columns by a sample.
+    """Returns how many records each client has, and a description of the columns by a sample.
 
     Args:
         data: The table, or the folder with a table for each client.
@@ -105,7 +105,7 @@ def write_table_protocol(plan: TablePlan, *, multiplier: float, epsilon: float) 
     """Returns the text of a protocol file for tables.
 
     Args:
-        plan: Who has the records, and what the columns are.
+        plan: The clients' records, and the columns.
         multiplier: Of the noise.
         epsilon: The budget.
     """

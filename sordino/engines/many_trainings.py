@@ -130,11 +130,11 @@ def train_many(
 
 
 def count_ended(trainings: int, stream: TextIO, *, shown: bool) -> Callable[[int, Trained], None]:
-    """Returns what is called when a training has ended: it counts them on a terminal.
+    """Returns a callback for ended trainings, which counts them on a terminal.
 
     Args:
         trainings: How many there are.
-        stream: Where to; nothing is written to what is no terminal.
+        stream: Where to; nothing is written if it is not a terminal.
         shown: Whether anything is shown at all.
     """
     ended = count(1)

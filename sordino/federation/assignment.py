@@ -154,7 +154,8 @@ def minibatches(setup: Setup, *, client: int, round_index: int) -> list[np.ndarr
 def derive_mask_key(setup: Setup, *, client: int, round_index: int) -> bytes:
     """Returns the key of what the dropouts of a client drop in a round.
 
-    What is dropped says which weights a step left alone, so under `secure` the key is secret.
+    The dropped values show which weights a step left unchanged, so under `secure` the key is
+    secret.
 
     Args:
         setup: The federation.

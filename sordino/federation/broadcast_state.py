@@ -51,7 +51,7 @@ class BroadcastState(Interface):
         """
 
     def note_clients(self, number: np.ndarray) -> None:
-        """Learns how many clients' uploads are known to it, before what is kept is asked for.
+        """Learns how many clients' uploads are known to it, before its state is read.
 
         Args:
             number: How many; in a table, one a row as a column. Where no sum was opened, 0.

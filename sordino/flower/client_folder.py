@@ -89,7 +89,7 @@ def refuse_seeded_noise(protocol: Protocol, agreement: Agreement) -> None:
 
     Args:
         protocol: The federation that the machines train.
-        agreement: What is agreed to.
+        agreement: The agreement.
 
     Raises:
         UserError: The noise follows from a seed.
@@ -107,7 +107,7 @@ def refuse_counter_inside(folder: Path, agreement: Agreement) -> None:
 
     Args:
         folder: The client's folder.
-        agreement: What is agreed to.
+        agreement: The agreement.
 
     Raises:
         UserError: The counter is in the folder.

@@ -335,7 +335,7 @@ class ClientStore:
             ledger.note_answer(round=answer.round, upload=answer.digest, attempt=answer.sum_attempt)
 
     def note_sum(self, event: SumEvent) -> None:
-        """Writes to the ledger what is about to be given for a secure sum.
+        """Writes to the ledger what the client is about to give for a secure sum.
 
         Args:
             event: The training that a key is given in, the list that is signed, or the sum that

@@ -450,7 +450,7 @@ def sum_spending(folder: Path) -> Spending:
 
 
 def read_key(path: Path) -> bytes:
-    """Returns what is in the file of a public key.
+    """Returns the content of the file of a public key.
 
     Args:
         path: The file, which came from somebody else.

@@ -67,7 +67,7 @@ def read_bytes(raw: Any, *lengths: int) -> bytes:
 
 
 def read_number(raw: Any, least: int = 0) -> int:
-    """Returns an integer in the range of what is counted here.
+    """Returns an integer in the range that is counted here.
 
     Args:
         raw: The number.

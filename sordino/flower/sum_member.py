@@ -99,7 +99,7 @@ class SumMember:
             label: The round.
 
         Returns:
-            What is sent of them. The seeds are on disk by then.
+            The part of them that is sent. The seeds are on disk by then.
 
         Raises:
             SecureSumRefused: The round is an earlier one, or its seeds have been used.
@@ -161,7 +161,7 @@ class SumMember:
         return sent.residues, kept
 
     def find_masked(self, label: Label) -> MaskedRound:
-        """Returns what is kept of a round whose vector has left.
+        """Returns what the client keeps of a round whose vector has left.
 
         Args:
             label: The round.
@@ -251,13 +251,13 @@ def act_as_member(
         store: The client's folder, which must be held.
         training: Name of the training that is asked about.
         label: The round, for the ledger.
-        act: What is done.
+        act: The act.
 
     Returns:
         What it returns.
 
     Raises:
-        RequestRefused: The client has no key in that training, or refuses what is asked.
+        RequestRefused: The client has no key in that training, or refuses the request.
     """
     member = find_member(store, training, label)
     try:

@@ -1,4 +1,4 @@
-"""The waves of secure sums as Flower's messages: what is asked, and what clients reply."""
+"""The waves of secure sums as Flower's messages: requests, and clients' replies."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def sum_message(
     """Returns the message that asks a node for its part in a wave.
 
     Args:
-        call: What is asked.
+        call: The request.
         node: Flower's id of the node.
         ttl: Seconds after which Flower forgets the message.
         signer: The coordinator's key; None in tests without TLS.

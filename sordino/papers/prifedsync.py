@@ -274,7 +274,7 @@ def weak_reach_probability(*, rate: float, rounds: int, clients: int, mixing: fl
 
     Without noise this is the exact total variation. With an aggregation parameter below 1 the
     global model keeps every upload. At 1 it is the mean of the last round's uploads alone: anyone
-    who is sampled together with a client that knows something of j's records knows it afterwards.
+    sampled together with a client that knows something of j's records knows it afterwards.
 
     Args:
         rate: p, the probability with which a client takes part in a round.

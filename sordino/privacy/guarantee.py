@@ -91,7 +91,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """How far drawn noise is from its law; 0 but for integers (docs/theory.md#a12).
 
         Epsilon, delta and beta count it. No parameter of a law can: `mu`, `rho` and `rdp` are true
-        of something that is this close to what is released.
+        of something that is this close to the release.
         """
         return self.curve.total_variation
 

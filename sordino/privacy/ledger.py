@@ -168,7 +168,7 @@ class Ledger:
         self._append_line(Answered(round=round, upload=upload, attempt=attempt))
 
     def note_sum(self, event: SumEvent) -> None:
-        """Notes what is about to be given for a secure sum.
+        """Notes what the client is about to give for a secure sum.
 
         Args:
             event: The training that a key is given in, the list of survivors that is signed, or the

@@ -1,4 +1,4 @@
-"""What is certified for each client with its own noise: mechanism, noise, bound and cap."""
+"""The guarantee of each client with its own noise: mechanism, noise, bound and cap."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class ChannelKind(Value):
             participants: How many take part in a round, or are expected to.
 
         Raises:
-            InvalidValue: Names the key, the value and what is allowed.
+            InvalidValue: Names the key, the value and the values allowed.
         """
 
 
@@ -159,7 +159,7 @@ class SecureAggregation(ChannelKind):
             participants: How many take part in a round, or are expected to.
 
         Raises:
-            InvalidValue: Names the key, the value and what is allowed.
+            InvalidValue: Names the key, the value and the values allowed.
         """
         key = "federation.channel.secure-aggregation.threshold"
         if self.threshold > clients:

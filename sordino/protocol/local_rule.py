@@ -83,5 +83,5 @@ class RuleKind(Value):
             entry_in_words: The entry of the file that says so.
 
         Raises:
-            InvalidValue: Names the key, the value and what is allowed.
+            InvalidValue: Names the key, the value and the values allowed.
         """

@@ -92,7 +92,7 @@ class NoisyUpload:
         secure_sum: The secure aggregation that it is a share of: the server learns the sum of all
             uploads and nothing else; None where it receives the upload.
         reach: The largest norm of the update before noise; infinite where nothing bounds it.
-        lot: What is said of it where it is a share of one noisy sum of clipped gradients; None
+        lot: Its lot, where it is a share of one noisy sum of clipped gradients; None
             where it is an update of its client.
         adaptive: How the clip follows what it clips; None where it stays. Uploads are sent in units
             in which the clip is `clip`, whatever it has become.

@@ -1,6 +1,6 @@
 """What a client does in a round.
 
-Rules whose noise is on one sum of a lot, or in every step, have files of their own
+Rules whose noise is on one sum of a lot, or in every step, have their own files
 (`dp_sgd_rule.py`, `noisy_sgd_rule.py`). `local_rule.py` says what may be asked of a rule.
 """
 
@@ -84,7 +84,7 @@ class FedAvg(RuleKind):
 
     @property
     def gradient_norm(self) -> float:
-        """The largest norm of what is clipped."""
+        """The largest norm after clipping."""
         return self.clip
 
     @property

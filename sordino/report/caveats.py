@@ -217,7 +217,7 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
 
 
 def describe_own_models(protocol: Protocol) -> str:
-    """Returns what a client's own model reveals to anyone who is given it.
+    """Returns what a client's own model reveals to anyone who receives it.
 
     Args:
         protocol: Protocol of clients that keep models.

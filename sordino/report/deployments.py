@@ -88,5 +88,5 @@ DEPLOYMENTS = (
 
 
 def deployment_rows() -> list[tuple[str, str, str, str]]:
-    """Returns the deployments as rows of a table: what, the promise, its unit, who is trusted."""
+    """Returns the deployments as rows of a table: name, promise, unit, and the trusted party."""
     return [(one.what, one.promise, one.unit, one.trusted) for one in DEPLOYMENTS]

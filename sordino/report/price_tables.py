@@ -246,7 +246,7 @@ def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
 
 
 def clients_table(prices: Sequence[ClientPrice]) -> Table:
-    """Builds a table of clients that have noise of their own.
+    """Builds a table of clients that have their own noise.
 
     Args:
         prices: A row each.

@@ -188,7 +188,7 @@ def summarize_run(source: str | Path | Run, headline: Headline | None = None) ->
 
 
 def has_own_files(protocol: Protocol) -> bool:
-    """Returns whether a run was trained on files of its owner, whose labels no page may show.
+    """Returns whether a run was trained on its owner's files, whose labels no page may show.
 
     One label of one record changes how many of it a client has, exactly.
 

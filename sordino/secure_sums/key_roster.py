@@ -42,7 +42,7 @@ def refuse_threshold(*, clients: int, threshold: int, colluders: int) -> None:
         colluders: The largest number of clients that help the server.
 
     Raises:
-        InvalidValue: Names the key, the value and what is allowed.
+        InvalidValue: Names the key, the value and the values allowed.
     """
     key = "federation.channel.secure-aggregation"
     if not SMALLEST_THRESHOLD <= threshold <= clients:

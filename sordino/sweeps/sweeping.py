@@ -207,7 +207,7 @@ def make_sweep_folder(folder: str | Path | None) -> Path:
 
 
 def refuse_handed_over(request: SweepRequest, options: SweepOptions) -> None:
-    """Refuses to vary what is handed over in Python, and would be the same in all trainings.
+    """Refuses to vary data or a model passed in Python, which would be the same in all trainings.
 
     Args:
         request: The sweep.

@@ -19,8 +19,8 @@ from sordino.protocol import DpSgd
 def sum_clipped_examples(rule: DpSgd, worker: Worker, task: Assignment) -> LocalResult:
     """Returns the global model less the clipped gradients of a client's part of the lot, over B.
 
-    The noise is added to what is sent, and the server's rate to the sum over all clients. A clip
-    that follows the gradients is taken out of what is sent, which moves by the same distance
+    The noise is added to the upload, and the server's rate applies to the sum over all clients. A
+    clip that follows the gradients is divided out of the upload, which moves by the same distance
     whatever the clip is.
 
     Args:

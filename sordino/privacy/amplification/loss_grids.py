@@ -204,7 +204,7 @@ def choose_loss_grid(
     allowed = _ADDED * float(rounds.counts @ variances)
 
     def find_allowance(interval: float) -> float:
-        """Returns what is allowed beyond what a grid of the interval adds.
+        """Returns how much more a grid of the interval may add.
 
         Args:
             interval: The distance between neighbouring losses.

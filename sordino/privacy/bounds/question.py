@@ -299,7 +299,7 @@ def refuse_colluders(protocol: Protocol, view: View) -> None:
         view: The adversary.
 
     Raises:
-        InvalidValue: Names the view and what is allowed.
+        InvalidValue: Names the view and the views allowed.
     """
     secure_sum = protocol.release.secure_sum
     if secure_sum is None or not view.is_server or view.colluders <= secure_sum.colluders:

@@ -12,7 +12,7 @@ from sordino.protocol.errors import UserError
 
 
 def refuse_other_types(name: str, value: object) -> None:
-    """Refuses what is no number, such as a text that holds one.
+    """Refuses anything that is not a number, such as a text that holds one.
 
     Args:
         name: What an error message calls it.
