@@ -43,7 +43,7 @@ class AttackedRun:
 
         Args:
             run: A finished run.
-            data: Its data, where they were handed over in Python.
+            data: Its data, where they were passed in Python.
             model: Its model, likewise.
 
         Raises:

@@ -191,7 +191,7 @@ def attack(
         setting: "quick" (a minute or so) or "paper" (as near to the papers' as two cores get).
         attribute: For "attributes", which one; by default the one that papers use with these data.
         shadows: For "membership", how many models the attacker trains.
-        data: The data of the runs, where they were handed over in Python.
+        data: The data of the runs, where they were passed in Python.
         model: The same for the model.
         folder: Where results go; by default `attacks` in the first run's folder.
         printed: Returns what papers print next to a row.

@@ -75,7 +75,7 @@ def train_silent_twin(
 
     Args:
         run: A finished run.
-        data: Its data, where they were handed over in Python.
+        data: Its data, where they were passed in Python.
         model: Its model, likewise.
         workers: How many processes train.
         on_start: Called when a training begins, with its set-up and folder.

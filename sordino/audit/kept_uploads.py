@@ -73,7 +73,7 @@ def replay_kept_uploads(
 
     Args:
         path: The folder of the run.
-        data: In place of the protocol's, if they were handed over in Python.
+        data: In place of the protocol's, if they were passed in Python.
         model: Likewise.
 
     Returns:

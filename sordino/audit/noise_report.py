@@ -86,7 +86,7 @@ def noise_report(
 def examine_noise(
     protocol: Protocol, noises: tuple[Noise, ...], noise: np.ndarray
 ) -> ResidualReport | None:
-    """Returns the residual tests, in which noisy-sgd has steps in the place of rounds.
+    """Returns the residual tests, in which noisy-sgd has steps in place of rounds.
 
     Args:
         protocol: What was trained.

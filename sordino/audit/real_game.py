@@ -58,7 +58,7 @@ class CanaryGame:
         rounds: How many rounds are run.
         canary: Its kind, or the path of a file.
         caps: How often clients with a personal budget may take part.
-        data: In place of the protocol's, if they were handed over in Python.
+        data: In place of the protocol's, if they were passed in Python.
         model: Likewise.
     """
 

@@ -37,7 +37,7 @@ DITHER = 12
 
 
 class SeenSums:
-    """Puts noisy sums that were seen in the place of a client's sums.
+    """Puts noisy sums that were seen in place of a client's sums.
 
     It holds the difference of the two, which is the noise.
     """
@@ -56,7 +56,7 @@ class SeenSums:
         self.noise: list[np.ndarray] = []
 
     def instead(self, clean: ClippedSums) -> ClippedSums:
-        """Returns itself in the place of a client's sums.
+        """Returns itself in place of a client's sums.
 
         Args:
             clean: The client's sums, which are subtracted.
@@ -108,7 +108,7 @@ class Replay:
             clients: Repeats local work.
             first: The number of the training in the first row.
             trainings: How many rows are repeated.
-            start: The state to go on from, with as many rows.
+            start: The state to continue from, with as many rows.
         """
         self._setup = setup
         self._clients = clients

@@ -86,7 +86,7 @@ def division_notes(protocol: Protocol, facts: Mapping[str, Any]) -> tuple[str, .
     """Returns a note for guarantees about a run whose labels may have divided its own data.
 
     Runs of this version note whose records they are scored on. Published sets are divided by labels
-    that everybody knows, and data that were handed over in Python are not divided.
+    that everybody knows, and data that were passed in Python are not divided.
 
     Args:
         protocol: The protocol of the run.

@@ -1,4 +1,4 @@
-"""Data that are handed over in Python: arrays, DataFrames, paths, or a finished `Dataset`."""
+"""Data that are passed in Python: arrays, DataFrames, paths, or a finished `Dataset`."""
 
 from __future__ import annotations
 

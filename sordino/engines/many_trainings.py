@@ -263,7 +263,7 @@ class UnderWay:
         """Returns what became of it, and lets go of it.
 
         Args:
-            model: The model, where it was handed over in Python.
+            model: The model, where it was passed in Python.
         """
         try:
             return self.storage.end(
@@ -428,7 +428,7 @@ def run_whole(one: UnderWay, model: ModelSource | None) -> Trained:
 
     Args:
         one: The training.
-        model: The model, where it was handed over in Python.
+        model: The model, where it was passed in Python.
 
     Returns:
         What became of it.

@@ -250,7 +250,7 @@ def end_run(
         place: The run folder.
         state: The state after the last round.
         status: How the run ended.
-        model: The model, where it was handed over in Python.
+        model: The model, where it was passed in Python.
 
     Returns:
         The run, read back.

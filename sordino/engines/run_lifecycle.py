@@ -55,7 +55,7 @@ def start_run(
         folder: Where the run is kept; None for a new folder.
         options: How it is trained.
         watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was handed over in Python.
+        model: What the run's model is loaded into, where it was passed in Python.
 
     Returns:
         The run that has ended.
@@ -104,7 +104,7 @@ def resume_run(
         prepare_engine: Makes the protocol concrete and chooses an engine.
         options: Its workers, its device, and who signs it.
         watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was handed over in Python.
+        model: What the run's model is loaded into, where it was passed in Python.
         patience: Seconds for which another process may still hold the run.
 
     Returns:
@@ -179,7 +179,7 @@ def train_to_end(
         choice: The engine.
         options: Its workers and its device.
         watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was handed over in Python.
+        model: What the run's model is loaded into, where it was passed in Python.
 
     Returns:
         The run that has ended.

@@ -69,7 +69,7 @@ class MemoryBackend:
 
         Args:
             setup: The training.
-            model: The model, where it was handed over in Python.
+            model: The model, where it was passed in Python.
         """
 
     def engine(self, setup: Setup, wanted: str) -> str:
@@ -113,7 +113,7 @@ class MemoryBackend:
             setup: The training.
             state: The state after the last round.
             status: How it ended.
-            model: The model, where it was handed over in Python.
+            model: The model, where it was passed in Python.
         """
         own = {}
         if setup.protocol.keeps_models:
@@ -180,7 +180,7 @@ class FolderBackend:
 
         Args:
             setup: The training.
-            model: The model, where it was handed over in Python.
+            model: The model, where it was passed in Python.
 
         Raises:
             UserError: The folder holds another training.
@@ -256,7 +256,7 @@ class FolderBackend:
             setup: The training.
             state: The state after the last round.
             status: How it ended.
-            model: The model, where it was handed over in Python.
+            model: The model, where it was passed in Python.
 
         Returns:
             The run, read back.

@@ -152,7 +152,7 @@ def resume(
 
     Args:
         folder: Folder of the run.
-        data: As in `train`, where they were handed over in Python.
+        data: As in `train`, where they were passed in Python.
         model: As in `train`.
         workers: As in `train`; it need not be the number that the run was started with.
         device: As in `train`.

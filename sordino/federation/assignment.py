@@ -132,7 +132,7 @@ def minibatches(setup: Setup, *, client: int, round_index: int) -> list[np.ndarr
 
     Args:
         setup: The federation.
-        client: Who draws.
+        client: The client that draws.
         round_index: Number of the round, from 0.
 
     Returns:

@@ -150,7 +150,7 @@ class Attendance:
     """
 
     def __init__(self, caps: Mapping[int, int], events: Iterable[Event], next_round: int) -> None:
-        """Takes up the counts.
+        """Restores the counts.
 
         Args:
             caps: For some clients, how often each may take part.

@@ -88,7 +88,7 @@ class LeaderModel:
     """
 
     def __init__(self, protocol: Protocol, state: State) -> None:
-        """Takes up the leader's upload.
+        """Restores the leader's upload.
 
         Args:
             protocol: Says whether there is a leader, and which client it is.
@@ -150,7 +150,7 @@ class ControlVariates:
     """
 
     def __init__(self, protocol: Protocol, state: State) -> None:
-        """Takes up the control variates, which are zero before the first round.
+        """Restores the control variates, which are zero before the first round.
 
         Args:
             protocol: Its rule says how long the steps of a round are.
@@ -201,7 +201,7 @@ class FollowingClip:
     """
 
     def __init__(self, protocol: Protocol, state: State) -> None:
-        """Takes up the clip.
+        """Restores the clip.
 
         Args:
             protocol: Its rule says where the clip begins, and what it follows.
@@ -363,7 +363,7 @@ def select_received(client: int, broadcast: np.ndarray) -> np.ndarray:
     """Returns what one client needs of a broadcast of one training.
 
     Args:
-        client: Who receives it.
+        client: The receiver.
         broadcast: The global model, or a stack whose first entry it is.
 
     Returns:

@@ -53,7 +53,7 @@ class ClientWork:
     """Runs local work for one client after another, in one training.
 
     It holds a model that every call overwrites; no state passes between calls. What clients keep
-    from round to round is handed in and handed back.
+    from round to round is passed in and returned.
     """
 
     def __init__(self, setup: Setup, device: str = "cpu", *, record_steps: bool = False) -> None:

@@ -194,7 +194,7 @@ def require_name(name: str, what: str) -> str:
         what: "data" or "model", for the message of an error.
 
     Raises:
-        UserError: It was handed over in Python, so there is nothing to find.
+        UserError: It was passed in Python, so there is nothing to find.
     """
     if name.startswith(IN_PYTHON):
         given = name.removeprefix(IN_PYTHON)

@@ -177,7 +177,7 @@ class Round:
         trainings: range | None = None,
         observed: bool = False,
     ) -> None:
-        """Takes up a training where it is.
+        """Continues a training where it is.
 
         Args:
             setup: The federation.
@@ -320,7 +320,7 @@ class Round:
         return [np.where(self._opened, vector, 0) for vector in self._channel.finish()]
 
     def join_upload(self, vector: np.ndarray) -> None:
-        """Hands an upload to the server's joining.
+        """Passes an upload to the server's joining.
 
         Args:
             vector: The upload as the channel delivers it.
@@ -441,7 +441,7 @@ def play_training(
         rounds: How many rounds are played.
         caps: How often a client with a budget may take part.
         trainings: The numbers of a table's rows; None for one training.
-        start: The state to go on from; by default the model before the first round.
+        start: The state to continue from; by default the model before the first round.
 
     Yields:
         What happened in each round.

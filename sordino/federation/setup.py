@@ -296,7 +296,7 @@ def build_initial_model(
     Args:
         protocol: The federation whose rounds are played.
         net: What the protocol says of its model.
-        model: A module or a factory that was handed over in Python; a name, or None, for the model
+        model: A module or a factory that was passed in Python; a name, or None, for the model
             that the protocol names.
         dataset: The records that the model is for.
         key: The key of all draws that follow from the seed.

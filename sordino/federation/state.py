@@ -13,7 +13,7 @@ from sordino.federation.setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What a training needs in order to go on. In a table of trainings, arrays have one a row.
+    """What a training needs in order to continue. In a table of trainings, arrays have one a row.
 
     Attributes:
         weights: The global model.

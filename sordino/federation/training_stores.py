@@ -97,7 +97,7 @@ class NoArchive:
 
 
 class EveryRecord:
-    """Observes every round and hands its record on, for observers of a training."""
+    """Observes every round and passes its record on, for observers of a training."""
 
     def __init__(self, on_record: Callable[[RoundRecord], None]) -> None:
         """Begins to watch.
@@ -116,7 +116,7 @@ class EveryRecord:
         return True
 
     def store(self, record: RoundRecord) -> None:
-        """Hands the record on.
+        """Passes the record on.
 
         Args:
             record: The round as it was played.

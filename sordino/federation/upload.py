@@ -36,7 +36,7 @@ class Upload:
     """What a client sends to the server in a round, and what the simulation notes about it.
 
     Attributes:
-        client: Who sends it.
+        client: The sender.
         vector: The noisy model; under secure aggregation the residues of the noisy update; or a
             table of either, with one training a row.
         steps: What happened in the client's steps; it is not sent.
@@ -73,7 +73,7 @@ def finish_upload(
         task: What the client was asked to do.
         result: What its steps led to.
         training: The number of the training, or of the first row of a table.
-        client: Who sends it: in a table clients that compute the same are trained once.
+        client: The sender: in a table clients that compute the same are trained once.
         draw: Draws noise of integers; by default numpy does.
 
     Returns:
@@ -117,7 +117,7 @@ def noisy_count(
         task: What the client was asked to do.
         within: Half of what was within the clip less half of the others; None where it stays.
         training: The number of the training, or of the first row of a table.
-        client: Who sends it.
+        client: The sender.
     """
     release = setup.release
     if within is None or release.in_steps:
@@ -151,7 +151,7 @@ def unpack_upload(setup: Setup, client: int, packed: np.ndarray) -> Upload:
 
     Args:
         setup: The federation, as the server knows it.
-        client: Who sent it.
+        client: The sender.
         packed: The vector.
     """
     counts = setup.release.counts
@@ -233,7 +233,7 @@ def integer_upload(
 
     Args:
         setup: The federation, which has a grid.
-        client: Who sends it.
+        client: The sender.
         sent: The client's model in float64; or a table, with one training a row.
         start: The global model that its steps began with.
         make_noisy: Rounds an update and adds the noise.
@@ -270,7 +270,7 @@ def read_sent_model(setup: Setup, client: int, start: np.ndarray, vector: np.nda
 
     Args:
         setup: The federation.
-        client: Who sent it.
+        client: The sender.
         start: The global model before the round; or a table, with one training a row.
         vector: What was sent.
 

@@ -47,7 +47,7 @@ class LimitedListener(socket.socket):
 
     @classmethod
     def replace(cls, bound: socket.socket, before_accept: Callable[[], None]) -> LimitedListener:
-        """Returns a listener in the place of a socket that is bound.
+        """Returns a listener in place of a socket that is bound.
 
         Args:
             bound: The socket; it cannot be used any more.

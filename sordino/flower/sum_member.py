@@ -51,7 +51,7 @@ class SumMember:
     """A client in the secure sums of a training, as its folder has it. The folder must be held."""
 
     def __init__(self, store: ClientStore, state: SumState, protocol: Protocol) -> None:
-        """Takes up the state in the client's folder.
+        """Restores the state in the client's folder.
 
         Args:
             store: The client's folder.

@@ -41,7 +41,7 @@ class Waves:
     def __init__(
         self, grid: Grid, connected: ConnectedClients, exchange: Exchange, threshold: int
     ) -> None:
-        """Takes up the connection.
+        """Restores the connection.
 
         Args:
             grid: Flower's connection to the nodes.

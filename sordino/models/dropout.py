@@ -134,7 +134,7 @@ def key_dropouts(net: nn.Module) -> DropoutMasks | None:
 
 
 def restore_dropouts(net: nn.Module) -> nn.Module:
-    """Returns a network with torch's dropouts in the place of those with addresses.
+    """Returns a network with torch's dropouts in place of those with addresses.
 
     Args:
         net: The network, which is changed.

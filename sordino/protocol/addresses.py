@@ -26,7 +26,7 @@ class Host(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is neither, has a port, or others cannot reach a machine by it.
@@ -66,7 +66,7 @@ class Address(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It has no port, or what comes before the port is no host.

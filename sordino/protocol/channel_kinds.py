@@ -90,7 +90,7 @@ class ModulusBits(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is none of the widths.

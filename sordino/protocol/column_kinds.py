@@ -26,7 +26,7 @@ class Limits(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is not a pair of ascending numbers.
@@ -247,7 +247,7 @@ class Columns(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: Names and descriptions are mixed, one appears twice, or no column is

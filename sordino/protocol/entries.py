@@ -156,7 +156,7 @@ class Named(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is of none of the kinds.
@@ -323,7 +323,7 @@ class Table(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is of another kind.
@@ -369,7 +369,7 @@ class Many(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: One of them is of another kind.

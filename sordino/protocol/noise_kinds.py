@@ -40,7 +40,7 @@ class Deviation(Number):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given; None is the same as nothing.
+            value: The given value; None is the same as nothing.
 
         Raises:
             InvalidValue: It is not a finite number of the interval.
@@ -302,7 +302,7 @@ class FactoryName(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It does not name a module and a factory in it.

@@ -125,7 +125,7 @@ class StepsOrRound(Integer):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is neither.
@@ -186,7 +186,7 @@ class NumberOrSchedule(Number):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is neither, or begins outside the interval.

@@ -34,7 +34,7 @@ class Check:
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: The value is not allowed.
@@ -80,7 +80,7 @@ class Number(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is not a finite number of the interval.
@@ -145,7 +145,7 @@ class Integer(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is not whole, or out of range.
@@ -178,7 +178,7 @@ class Flag(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is neither true nor false.
@@ -224,7 +224,7 @@ class Text(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is not a string, is empty, or has control characters.
@@ -256,7 +256,7 @@ class Choice(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: It is none of the options; the nearest one is suggested.
@@ -286,7 +286,7 @@ class Labels(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: There are fewer than two classes, too many, or a name appears twice.
@@ -337,7 +337,7 @@ class Names(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: There is none, or one appears twice.
@@ -378,7 +378,7 @@ class Counts(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: There is none, or one is not a whole number of at least 1.
@@ -415,7 +415,7 @@ class Maybe(Check):
 
         Args:
             key: Key of the entry, for the message of an error.
-            value: What was given.
+            value: The given value.
 
         Raises:
             InvalidValue: The other check does not allow it.

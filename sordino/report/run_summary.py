@@ -198,7 +198,7 @@ def has_own_files(protocol: Protocol) -> bool:
     if protocol.data is None:
         return False
     name = protocol.data.name
-    # Of data that were handed over in Python only their owner knows whether they are public.
+    # Of data that were passed in Python only their owner knows whether they are public.
     return name not in KNOWN and not name.startswith(IN_PYTHON)
 
 

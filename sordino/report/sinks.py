@@ -369,7 +369,7 @@ class Logging:
         """
 
         def both(metrics: RoundMetrics) -> None:
-            """Hands the metrics of a round to both listeners.
+            """Passes the metrics of a round to both listeners.
 
             Args:
                 metrics: Metrics of the round.

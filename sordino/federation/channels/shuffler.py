@@ -17,7 +17,7 @@ from sordino.randomness import Stream
 
 @CHANNELS.register(Shuffler)
 class ShuffledDelivery:
-    """Collects the uploads of a round and hands them on in a random order. It holds all of them.
+    """Collects the uploads of a round and passes them on in a random order. It holds all of them.
 
     A table of many trainings is passed through as it comes: the participants differ from row to
     row, so there is no common order, and of a sum nothing depends on the order but rounding in

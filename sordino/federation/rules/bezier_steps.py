@@ -21,7 +21,7 @@ def train_bezier(rule: Bezier, worker: Worker, task: Assignment) -> LocalResult:
 
     Args:
         rule: The rule, with its settings.
-        worker: What computes for the client.
+        worker: Computes for the client.
         task: The round's work.
     """
     return take_clipped_steps(rule, worker, task)

@@ -32,7 +32,7 @@ def train_clipped_linear(rule: ClippedGlm, worker: Worker, task: Assignment) -> 
 
     Args:
         rule: The rule, with its settings.
-        worker: What computes for the client.
+        worker: Computes for the client.
         task: The round's work.
     """
     features, labels = worker.bounded_records(task, rule.feature_norm)

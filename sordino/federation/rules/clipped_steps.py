@@ -28,7 +28,7 @@ def take_clipped_steps(rule: FedAvg, worker: Worker, task: Assignment) -> LocalR
 
     Args:
         rule: How many steps, of which length.
-        worker: Who runs them.
+        worker: Runs them.
         task: Where they begin, what pulls and corrects them.
 
     Returns:

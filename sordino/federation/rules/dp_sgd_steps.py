@@ -25,7 +25,7 @@ def sum_clipped_examples(rule: DpSgd, worker: Worker, task: Assignment) -> Local
 
     Args:
         rule: The rule, with its settings.
-        worker: What computes for the client.
+        worker: Computes for the client.
         task: The round's work.
     """
     start = worker.as_tensor(task.start)

@@ -13,7 +13,7 @@ def train_fedprox(rule: FedProx, worker: Worker, task: Assignment) -> LocalResul
 
     Args:
         rule: The rule, with its settings.
-        worker: What computes for the client.
+        worker: Computes for the client.
         task: The round's work.
     """
     return take_clipped_steps(rule, worker, task)

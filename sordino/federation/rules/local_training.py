@@ -213,7 +213,7 @@ def train_client(worker: Worker, task: Assignment) -> LocalResult:
     """Runs a client's steps by the rule of its protocol.
 
     Args:
-        worker: Who runs them.
+        worker: Runs them.
         task: What the client is asked to do.
 
     Returns:
@@ -230,7 +230,7 @@ def rates_of(worker: Worker, task: Assignment) -> tuple[float, ...]:
     """Returns the learning rate of every step of an assignment.
 
     Args:
-        worker: What computes for the client.
+        worker: Computes for the client.
         task: The round's work.
     """
     rule = worker.setup.protocol.local
@@ -241,7 +241,7 @@ def read_present_clip(worker: Worker, task: Assignment) -> float | torch.Tensor:
     """Returns the clip of an assignment: a number, or a column where a table's clips follow.
 
     Args:
-        worker: What computes for the client.
+        worker: Computes for the client.
         task: The round's work.
     """
     if task.clip is None:

@@ -53,7 +53,7 @@ def train_noisy_sgd(rule: NoisySgd, worker: Worker, task: Assignment) -> LocalRe
 
     Args:
         rule: The rule.
-        worker: Who runs the steps.
+        worker: Runs the steps.
         task: Where they begin; `task.sums`, if given, takes the place of sums and noise.
     """
     start = worker.as_tensor(task.start)

@@ -59,7 +59,7 @@ def write_whole(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             # The bytes must be on disk before the name is: a rename that survives a power cut ahead
-            # of them would put an empty file in the place of a good one.
+            # of them would put an empty file in place of a good one.
             os.fsync(file.fileno())
         os.replace(temporary, path)
         # The rename is an entry of the folder, which has to reach the disk as well.

@@ -36,7 +36,7 @@ class Trained:
         ledger: Every charge, in order.
         facts: Engine and why, versions, kind of noise and the like.
         state: The tensors of the last model; None where it may not be released.
-        source: The model, if it was handed over in Python.
+        source: The model, if it was passed in Python.
         clients: What clients have kept for themselves, where they keep models.
 
     Example:
@@ -74,7 +74,7 @@ class Trained:
         """The trained model, a fresh module on every access.
 
         Raises:
-            UserError: There is none, or it was handed over in Python and is not known here.
+            UserError: There is none, or it was passed in Python and is not known here.
         """
         if self.state is None:
             raise self._without_model()
@@ -216,7 +216,7 @@ class Run(Trained):
 
         Args:
             folder: The folder of the run.
-            model: The model, where it was handed over in Python and not by name.
+            model: The model, where it was passed in Python and not by name.
 
         Returns:
             The run.

@@ -152,7 +152,7 @@ def name_signer(key: Ed25519PrivateKey | None) -> str:
 
 
 def refuse_unsigned(place: RunFolder, key: Ed25519PrivateKey | None) -> None:
-    """Refuses to go on without a key with a run that was to be signed.
+    """Refuses to continue without a key with a run that was to be signed.
 
     Args:
         place: The run folder.

@@ -221,7 +221,7 @@ def round_curve(
         shifts: How far the upload can move: one number, or one for every step at which the record
             may be used first (`sensitivity.first_used`).
         sigma: Standard deviation of each participant's noise.
-        cohort: Who takes part and is honest.
+        cohort: The participants that are honest.
         use: Probability of each of the shifts, such as `first_use`; the remainder is no shift at
             all. None: the shift is certain.
 
@@ -262,7 +262,7 @@ def rounds_curve(
         shifts: One round a row.
         counts: How often each round occurs.
         sigma: Standard deviation of each participant's noise.
-        cohort: Who takes part and is honest.
+        cohort: The participants that are honest.
         use: Probability of each column of `shifts`.
 
     Example:

@@ -157,7 +157,7 @@ def hidden_curve(
             round a row.
         counts: How often each round occurs.
         sigma: Standard deviation of each participant's noise.
-        cohort: Who takes part and is honest; may be seen.
+        cohort: The participants that are honest; may be seen.
         use: Probability of each first use, `cohorts.first_use`.
 
     Returns:

@@ -199,7 +199,7 @@ def find_lot_rate(question: Question, lot: Lot) -> float:
         question: The protocol that is priced, against which view and for which unit.
         lot: How it is drawn.
     """
-    # A whole client is as good as always in the lot.
+    # A whole client is practically always in the lot.
     if question.unit == "client" or question.records is None:
         return 1.0
     sizes = question.sizes or (question.records,)

@@ -64,7 +64,7 @@ class Bound:
 
     Attributes:
         curve: The bound itself.
-        method: What it is called.
+        method: Its name.
         lines: Its derivation, line by line.
         vouched: What the user vouches for.
     """

@@ -16,7 +16,7 @@ def refuse_other_types(name: str, value: object) -> None:
 
     Args:
         name: What an error message calls it.
-        value: What was given.
+        value: The given value.
 
     Raises:
         UserError: It is no number.
