@@ -75,7 +75,7 @@ def certify(
         typer.Option(metavar="FILE", help="Draw trade-offs, epsilon against rounds and noise."),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Print how every bound comes about.")
+        bool, typer.Option("--explain", help="Print the derivation of every bound.")
     ] = False,
     data: LooksAtData = False,
     tradeoff: Annotated[
