@@ -31,7 +31,7 @@ def describe(
     label: Annotated[str | None, typer.Option(help="Column with the class.")] = None,
     target: Annotated[str | None, typer.Option(help="Column with a number to predict.")] = None,
     group: Annotated[
-        str | None, typer.Option(help="Column that says whose a record is, as a hospital.")
+        str | None, typer.Option(help="Column that assigns records to clients, such as a hospital.")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -47,13 +47,13 @@ def new(
         str | None, typer.Option(help="With --data: the column with a number to predict.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="With --data: the column that says whose a record is.")
+        str | None, typer.Option(help="With --data: the column that assigns records to clients.")
     ] = None,
     epsilon: Annotated[
-        float, typer.Option(help="With --data: the budget, which noise is found for.")
+        float, typer.Option(help="With --data: the epsilon for which noise is found.")
     ] = 3.0,
     listed: Annotated[
-        bool, typer.Option("--list", help="Show what every example is, and write nothing.")
+        bool, typer.Option("--list", help="Describe every example, and write nothing.")
     ] = False,
 ) -> None:
     """Write a commented protocol file to start from."""

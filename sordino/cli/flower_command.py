@@ -148,7 +148,7 @@ def agree(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Remembers outside of FOLDER how far its ledger had come; by default a file in "
+            help="Records outside FOLDER how far its ledger had come; by default a file in "
             "the user's state folder.",
         ),
     ] = None,
