@@ -24,9 +24,27 @@ def protocol_from(file: Path | None, sets: list[str] | None) -> Protocol:
         UserError: The file or an override is not valid.
     """
     if file is not None:
+        refuse_example_name(file)
         return read_protocol(file, sets or [])
     # Read as a file is, so that an override is checked in the same way.
     return override_keys(loads(example_text(EXAMPLE)), sets or [])
+
+
+def refuse_example_name(file: Path) -> None:
+    """Refuses the name of an example where a file is expected.
+
+    Args:
+        file: The path that was given.
+
+    Raises:
+        UserError: There is an example of this name, and no file.
+    """
+    name = file.name.removesuffix(".toml")
+    if not file.exists() and name in list_examples():
+        raise UserError(
+            f"there is no file {str(file)!r}, but an example of that name: "
+            f"`sordino new {name}.toml --from {name}` writes it."
+        )
 
 
 def count_priced_parameters(protocol: Protocol) -> Protocol:

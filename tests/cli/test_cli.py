@@ -103,6 +103,16 @@ def test_new_lists_every_example_with_a_sentence_and_writes_nothing(capfd, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_name_of_an_example_gets_the_command_that_writes_it(capfd, tmp_path) -> None:
+    code, _, err = answer(capfd, "train", "digits-local")
+    assert code == 2
+    assert "`sordino new digits-local.toml --from digits-local`" in " ".join(err.split())
+    assert "sordino new writes one" not in err
+    assert list(tmp_path.iterdir()) == []
+    Path("digits-local.toml").write_text("seed = 1")
+    assert "example of that name" not in answer(capfd, "check", "digits-local.toml")[2]
+
+
 def test_check_prints_the_complete_protocol_and_draws_the_partition(capfd, tmp_path) -> None:
     answer(capfd, "new")
     code, out, err = answer(capfd, "check", "federation.toml", "--picture", "shares.png")
