@@ -144,9 +144,11 @@ def kink_distances(module: nn.Module, x: np.ndarray) -> np.ndarray:
                 .min(1)
                 .values
             )
-        np.minimum(
-            nearest, (gaps / h.abs().flatten(1).max(1).values.clamp(min=1e-30)).numpy(), out=nearest
-        )
+        size = h.abs().flatten(1).max(1).values
+        # Where nothing but rounding is left, as after the normalisation of equal values, a kink is
+        # everywhere.
+        distances = torch.where(size > 1e-9, gaps / size.clamp(min=1e-9), 0.0)
+        np.minimum(nearest, distances.numpy(), out=nearest)
 
     for layer in net.modules():
         if isinstance(layer, nn.ReLU) or (
@@ -172,8 +174,15 @@ def disagreement(
     first = error(rows)
     if first < 1e-5:
         return first
-    away = rows[kink_distances(module, x[rows]) > 1e-6]
-    return error(away) if 0 < len(away) < len(rows) else first
+    # What a dropout drops depends on a record's place in the batch: those that are left may come
+    # close to other kinks.
+    while True:
+        away = rows[kink_distances(module, x[rows]) > 1e-6]
+        if len(away) == 0:
+            return first
+        if len(away) == len(rows):
+            return error(rows)
+        rows = away
 
 
 def random_stack(generator: np.random.Generator) -> tuple[nn.Module, tuple[int, ...], int]:
