@@ -278,17 +278,23 @@ def label_rows(protocol: Protocol, data: str | None) -> list[tuple[str, str]]:
         protocol: What was agreed to.
         data: The client's own file; None for its share of the protocol's data.
     """
+    from sordino.data.table_columns import describe_column
     from sordino.flower.local_work import load_own_dataset
 
     if data is None:
         return []
     dataset = load_own_dataset(protocol, data)
-    agreed = {"Labels": dataset.classes, "Columns": dataset.inputs}
-    return [
-        (name, f"{', '.join(names)}; agreed to in the protocol, in this order")
-        for name, names in agreed.items()
-        if names is not None
-    ]
+    described = None if protocol.data is None else protocol.data.described_columns
+    agreed = {}
+    if dataset.classes is not None:
+        agreed["Labels"] = ", ".join(dataset.classes)
+    # Limits and values for gaps are part of what is agreed to, and not only names.
+    if described is not None:
+        agreed["Columns"] = "; ".join(describe_column(column) for column in described)
+    elif dataset.inputs is not None:
+        agreed["Columns"] = ", ".join(dataset.inputs)
+    said = "agreed to in the protocol, in this order"
+    return [(name, f"{words}; {said}") for name, words in agreed.items()]
 
 
 @app.command()

@@ -24,6 +24,8 @@ from sordino.protocol.registry import Registry
 
 # What spreadsheets, data frames and statistics programs write for a missing value.
 MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "<na>", "#n/a", "?", "."})
+# Longer lists of categories are shown by their first and last ones.
+SHOWN = 60
 # How many further words that are no categories a message names.
 LISTED = 30
 # The inputs that a column becomes, by name.
@@ -231,7 +233,11 @@ def _describe_number(column: NumberColumn) -> str:
 
 @_DESCRIPTIONS.register(CategoryColumn)
 def _describe_category(column: CategoryColumn) -> str:
-    words = f"one of {len(column.categories)} categories, an input for each"
+    names = column.categories
+    shown = ", ".join(names)
+    if len(names) > SHOWN:
+        shown = f"{', '.join(names[:2])} ... {names[-1]}"
+    words = f"one of {len(names)} categories, an input for each ({shown})"
     if column.fill is not None:
         return f"{words}; gaps become {column.fill!r}"
     return f"{words}; a gap is refused"

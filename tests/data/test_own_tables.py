@@ -11,6 +11,7 @@ import pytest
 from sordino.cli.main import run
 from sordino.data import load_data, load_dataset, partition
 from sordino.data.own_tables import load_frame
+from sordino.data.table_columns import describe_column
 from sordino.data.table_files import read_text_table
 from sordino.data.table_proposal import propose_description, write_proposal
 from sordino.protocol import ByColumn, Data, UserError, loads
@@ -262,6 +263,15 @@ def test_descriptions_survive_the_file(tmp_path: Path) -> None:
 def test_descriptions_that_make_no_sense_are_refused(line: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         loads(PROTOCOL + f'[data]\nname = "t.csv"\n[data.columns]\n{line}\n')
+
+
+def test_a_description_in_words_has_limits_categories_and_what_gaps_become() -> None:
+    age, smoker, *_ = map(describe_column, COLUMNS)
+    assert "clipped to 0 ... 100" in age
+    assert "gaps become 50" in age
+    assert "one of 3 categories, an input for each (no, yes, unknown)" in smoker
+    many = CategoryColumn(name="code", categories=[f"c{k}" for k in range(100)])
+    assert "one of 100 categories, an input for each (c0, c1 ... c99)" in describe_column(many)
 
 
 def test_a_proposal_fits_the_table_it_was_made_from(tmp_path: Path) -> None:
