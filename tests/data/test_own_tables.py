@@ -88,7 +88,7 @@ def test_the_inputs_of_a_record_depend_on_that_record_alone(tmp_path: Path) -> N
         (["1,yes,Bern,,"], "sick is missing in line 14"),
         (["1,yes,Bern,no"], "line 14 has 4 values for 5 columns. Correct it"),
         (["1,yes,Bern,,no", '2,"yes,Bern,,no'], "the record that begins in line 15: .*quotation"),
-        (["inf,yes,Bern,,no"], "age is 'inf' in line 14, which is no number"),
+        (["inf,yes,Bern,,no"], "age is 'inf' in line 14, not a number"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_line_and_column(tmp_path: Path, rows, message) -> None:
