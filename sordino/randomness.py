@@ -19,10 +19,9 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from sordino.protocol import UserError
 from sordino.uniform_words import (
@@ -32,6 +31,9 @@ from sordino.uniform_words import (
     shuffle_columns,
     shuffle_rows,
 )
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 # Stored with every run. The number rises when one bit of any draw of a run changes.
 GENERATOR = "chacha20-sha256-boxmuller/1"
@@ -401,6 +403,10 @@ class KeystreamReader:
 
     def _open_piece(self, key: bytes, start: int, length: int) -> CipherContext:
         """Returns a cipher that continues at byte `start` of the keystream of a key."""
+        # Slow to load, and whoever asks for a price alone draws nothing.
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
         block, bytes_to_skip = divmod(start, 64)
         counter = block.to_bytes(4, "little")
         encryptor = Cipher(ChaCha20(key, counter + self._nonce), mode=None).encryptor()

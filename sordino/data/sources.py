@@ -5,7 +5,6 @@ Otherwise one message says what to put where.
 
 from __future__ import annotations
 
-import http.client
 import os
 import warnings
 from collections.abc import Sequence
@@ -168,6 +167,9 @@ def download(name: str, *, version: int, records: int) -> Download:
     Raises:
         OpenMLUnavailable: No network, no such set, or a damaged copy.
     """
+    # Both are slow to load, and most data sets are files.
+    from http.client import HTTPException
+
     from sklearn.datasets import fetch_openml
 
     try:
@@ -182,7 +184,7 @@ def download(name: str, *, version: int, records: int) -> Download:
                 parser="liac-arff",
                 n_retries=1,
             )
-    except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+    except (OSError, ValueError, KeyError, HTTPException) as error:
         raise OpenMLUnavailable(
             f"OpenML {name!r} version {version}: {type(error).__name__}: {error}"
         ) from error
