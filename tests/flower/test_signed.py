@@ -493,7 +493,7 @@ def test_a_counter_of_a_ledger_with_rounds_is_not_written_over(tmp_path) -> None
 
 def test_a_counter_inside_of_what_is_backed_up_is_refused(tmp_path) -> None:
     mine = Agreement(client=0, records=40, counter=str(tmp_path / "mine" / "x" / "counter"))
-    with pytest.raises(UserError, match=r"inside of .*mine"):
+    with pytest.raises(UserError, match=r"is inside .*mine"):
         ClientStore.create(tmp_path / "mine", mine, plan(noise=SECURE))
     assert not (tmp_path / "mine").exists()
 
