@@ -14,6 +14,7 @@ import argparse
 import tempfile
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from experiments.markdown_tables import print_header, print_row
@@ -228,6 +229,9 @@ def list_mechanism_rows() -> list[Row]:
     return [*found, ("shuffled, 12 clients", shuffled, "server", "client")]
 
 
+# Of a look.
+QUICK_ROWS = 3
+QUICK_TRAININGS = 500
 KINDS = ("add-or-remove", "replace-one")
 TABLES = {
     "views": list_view_rows,
@@ -267,9 +271,9 @@ def main() -> None:
     )
     parser.add_argument("--trainings", type=int, default=5000)
     parser.add_argument("--only", choices=TABLES)
-    parser.add_argument("--quick", action="store_true", help="a look, of 500 trainings")
+    parser.add_argument("--quick", action="store_true", help="a look, of few rows and trainings")
     options = parser.parse_args()
-    trainings = 500 if options.quick else options.trainings
+    trainings = QUICK_TRAININGS if options.quick else options.trainings
     print_header(
         "what",
         "view",
@@ -281,7 +285,7 @@ def main() -> None:
     )
     for name, list_rows in TABLES.items():
         if options.only in (None, name):
-            for row in list_rows():
+            for row in islice(list_rows(), QUICK_ROWS if options.quick else None):
                 print_audit(row, trainings)
 
 

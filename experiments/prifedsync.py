@@ -11,7 +11,7 @@ and are not trained again, so the command may be stopped at any time and given a
     python -m experiments.prifedsync --markdown
     python -m experiments.prifedsync --draw docs
 
-`--quick` trains ten rounds of one seed into a file of its own.
+`--quick` trains ten rounds of the first three cells with one seed into a file of its own.
 """
 
 from __future__ import annotations
