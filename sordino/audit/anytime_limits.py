@@ -37,7 +37,7 @@ class AnytimeLimit:
         >>> limit = AnytimeLimit(batch=1000)
         >>> high, low = limit(70, 1000, 0.025, 0.07), limit.low(70, 1000, 0.025, 0.07)
         >>> round(float(high), 4), round(float(low), 4)
-        (0.0957, 0.0493)
+        (0.0952, 0.0494)
     """
 
     batch: int
