@@ -184,25 +184,51 @@ class DrawPlan:
 
 
 def look_up_digits(words: np.ndarray, plan: DrawPlan) -> np.ndarray:
-    """Returns the digits of a vector of draws, as int16, a row for every place of the base.
+    """Returns the digits of vectors of draws, as int16, a row for every place of the base.
 
     Args:
-        words: Its keystream.
-        plan: The layout of the keystream.
+        words: Their keystreams, one vector's a row.
+        plan: The layout of each keystream.
+
+    Returns:
+        A table of shape (places, vectors times draws), one vector's draws after the other's.
     """
+    vectors = len(words)
     total = plan.count * plan.digits
-    firsts = np.ascontiguousarray(words[: plan.guides], dtype="<u8").view("<u2")[:total]
+    guides = np.ascontiguousarray(words[:, : plan.guides], dtype="<u8").view("<u2")
+    firsts = np.ascontiguousarray(guides[:, :total]).ravel()
     reached = make_digit_table().guide[firsts]
-    # Digits that need the rest of their bits. The places beyond the last of them are searched for
-    # all the same, so that the work does not depend on what is drawn.
-    undecided = np.flatnonzero(reached < 0)[: plan.searches]
-    rest = words[plan.guides :].reshape(-1, 2)
-    starts = np.zeros(plan.searches, dtype=np.uint64)
-    starts[: len(undecided)] = firsts[undecided]
+    undecided, slots = assign_searches(reached, plan, vectors)
+    rest = words[:, plan.guides :].reshape(-1, 2)
+    # The slots that no digit needs are searched all the same, so that the work does not depend on
+    # what is drawn.
+    starts = np.zeros(vectors * plan.searches, dtype=np.uint64)
+    starts[slots] = firsts[undecided]
     high = (starts << np.uint64(WORD_BITS - GUIDE_BITS)) | (rest[:, 0] >> np.uint64(GUIDE_BITS))
-    reached[undecided] = search_entries(rest[:, 1], high)[: len(undecided)]
-    digits: np.ndarray = (reached - np.int16(LARGEST_DIGIT)).reshape(plan.digits, plan.count)
-    return digits
+    reached[undecided] = search_entries(rest[:, 1], high)[slots]
+    digits = (reached - np.int16(LARGEST_DIGIT)).reshape(vectors, plan.digits, plan.count)
+    by_place: np.ndarray = digits.transpose(1, 0, 2).reshape(plan.digits, -1)
+    return by_place
+
+
+def assign_searches(
+    reached: np.ndarray, plan: DrawPlan, vectors: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which digits need the rest of their bits, and the search that each of them gets.
+
+    Args:
+        reached: What the guide says of the digits of all vectors; -1 where it does not suffice.
+        plan: The layout of a vector.
+        vectors: How many vectors there are.
+    """
+    undecided = np.flatnonzero(reached < 0)
+    owners = undecided // (plan.count * plan.digits)
+    firsts = np.searchsorted(owners, np.arange(vectors))
+    ranks = np.arange(len(undecided)) - firsts[owners]
+    # A vector has a fixed number of searches; almost no vector needs more.
+    served = ranks < plan.searches
+    slots = owners * plan.searches + ranks
+    return undecided[served], slots[served]
 
 
 def search_entries(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -273,4 +299,12 @@ def draw_integers(
     """
     plan = DrawPlan(count=count, digits=digits)
     keystream = stream.words(plan.words, trainings).reshape(trainings, plan.words)
-    return np.stack([add_places(look_up_digits(words, plan)) for words in keystream])
+    numbers = np.empty((trainings, count), dtype=np.int64)
+    # Many short vectors at a time, so that their number costs nothing; long ones one by one.
+    together = max(1, DRAWS_PER_BLOCK // max(count, 1))
+    for start in range(0, trainings, together):
+        block = keystream[start : start + together]
+        numbers[start : start + together] = add_places(look_up_digits(block, plan)).reshape(
+            len(block), count
+        )
+    return numbers

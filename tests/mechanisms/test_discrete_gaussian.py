@@ -120,7 +120,8 @@ def keystream_of(numbers: list[int]) -> tuple[np.ndarray, DrawPlan]:
     # A searched number has its 48 middle bits at the top of a word, and then a whole word.
     words = [word for n in rest for word in ((n >> 64 & (2**48 - 1)) << 16, n & (2**64 - 1))]
     idle = [0] * (2 * plan.searches - len(words))
-    return np.concatenate([firsts.view("<u8"), np.array([*words, *idle], dtype=np.uint64)]), plan
+    keystream = np.concatenate([firsts.view("<u8"), np.array([*words, *idle], dtype=np.uint64)])
+    return keystream[None], plan
 
 
 def test_the_work_of_a_vector_depends_on_its_length_alone(monkeypatch) -> None:
