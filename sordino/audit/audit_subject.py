@@ -23,8 +23,10 @@ from sordino.protocol import (
     DpSgd,
     NoisySgd,
     Protocol,
+    ProtocolSource,
     UserError,
     View,
+    accept_protocol,
 )
 from sordino.protocol.errors import format_command
 from sordino.protocol.registry import Registry
@@ -93,18 +95,18 @@ def choose_seed(protocol: Protocol) -> int:
     return int.from_bytes(Key.from_system().secret[:6], "little")
 
 
-def load_subject(source: Protocol | str | Path) -> Subject:
+def load_subject(source: ProtocolSource) -> Subject:
     """Returns a protocol as far as its budget lets it go, or a finished run.
 
     Args:
-        source: A protocol, or the folder of a run.
+        source: A protocol, its file or its tables; or the folder of a run.
 
     Raises:
         UserError: The run is not finished.
         BudgetExceeded: The budget affords no round.
     """
-    if isinstance(source, Protocol):
-        return _plan_subject(source)
+    if not isinstance(source, (str, Path)) or names_file(source):
+        return _plan_subject(accept_protocol(source))
     run = Run.load(source)
     # The rounds that were paid for are only known at the end.
     if run.status == "unfinished":
@@ -120,6 +122,16 @@ def load_subject(source: Protocol | str | Path) -> Subject:
         engine=run.engine,
         notes=run.notes,
     )
+
+
+def names_file(source: str | Path) -> bool:
+    """Returns whether a path is that of a protocol's file, and not of a run's folder.
+
+    Args:
+        source: The path, which need not exist.
+    """
+    path = Path(source)
+    return path.is_file() or path.suffix == ".toml"
 
 
 def _plan_subject(protocol: Protocol) -> Subject:

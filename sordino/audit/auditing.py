@@ -37,7 +37,7 @@ from sordino.federation.processors import single_threaded, worker_count
 from sordino.federation.store.files import hold_lock, write_whole, writing
 from sordino.federation.store.run_folder import as_json, claimed_path, now
 from sordino.privacy.guarantee import Guarantee
-from sordino.protocol import Protocol, UserError, View, dumps
+from sordino.protocol import ProtocolSource, UserError, View, dumps
 from sordino.randomness import AUDIT_GENERATOR
 
 OnStart = Callable[[Game, Guarantee, Path], None]
@@ -63,7 +63,7 @@ class AuditWatch:
 
 
 def audit(  # noqa: PLR0913  (the public call: every option has a name and a default)
-    source: Protocol | str | Path,
+    source: ProtocolSource,
     view: str | View = View.SERVER,
     unit: str = "record",
     *,
@@ -86,7 +86,7 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
     and model.
 
     Args:
-        source: A protocol, or the folder of a finished run.
+        source: A protocol, its file or its tables; or the folder of a finished run.
         view: The adversary.
         unit: What differs between the two data sets, "record" or "client".
         trainings: Trainings per side by which the test is judged; as many again choose it. By

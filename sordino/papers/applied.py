@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.papers import convergent
@@ -18,6 +17,7 @@ from sordino.protocol import (
     FedProx,
     Mean,
     Protocol,
+    ProtocolSource,
     StageWise,
     View,
 )
@@ -160,7 +160,7 @@ def _find_decay(schedule: Decay, protocol: Protocol, federation: Federation) -> 
 
 
 def audit_with_claims(
-    source: Protocol | str | Path,
+    source: ProtocolSource,
     view: str | View = View.SERVER,
     unit: str = "record",
     **options: Any,
@@ -168,7 +168,7 @@ def audit_with_claims(
     """Audits, and holds the result against the published bounds about the protocol as well.
 
     Args:
-        source: A protocol, or the folder of a finished run.
+        source: A protocol, its file or its tables; or the folder of a finished run.
         view: What the adversary sees.
         unit: "record" or "client".
         **options: Those of `sordino.audit.auditing.audit`.

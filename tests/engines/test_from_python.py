@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino import UserError, calibrate, certify, train, train_many
+from sordino import UserError, audit, calibrate, certify, train, train_many
 from sordino.engines.many_trainings import count_ended
 from sordino.protocol import Protocol, dumps, loads
 from sordino.protocol.file import parse_toml
@@ -48,6 +48,19 @@ def test_a_path_a_string_a_dictionary_and_a_protocol_are_priced_alike(file) -> N
     for source in (file, str(file), parse_toml(TEXT), Protocol.load(file)):
         assert certify(source).epsilon(1e-5) == expected
     assert calibrate(file, epsilon=2.0).value == calibrate(loads(TEXT), epsilon=2.0).value
+
+
+def test_an_audit_takes_a_file_and_a_dictionary_as_certify_does(file, tmp_path) -> None:
+    found = [
+        audit(source, "rounds", trainings=400, folder=tmp_path / f"audit-{number}", workers=1)
+        for number, source in enumerate((loads(TEXT), str(file), parse_toml(TEXT)))
+    ]
+    assert len({one.mu_lower for one in found}) == 1
+    assert len({one.certified.epsilon(1e-5) for one in found}) == 1
+    with pytest.raises(UserError, match=r"there is no file 'nowhere.toml'"):
+        audit("nowhere.toml")
+    with pytest.raises(UserError, match="there is no run in 'nowhere'"):
+        audit("nowhere")
 
 
 def test_what_is_no_protocol_and_no_data_gets_a_sentence(file, tmp_path) -> None:

@@ -27,7 +27,7 @@ from sordino.audit.engine_check import EngineCheck
 from sordino.audit.verdict import Finding
 from sordino.federation.setup import Setup, prepare
 from sordino.privacy.guarantee import Guarantee
-from sordino.protocol import Protocol, UserError
+from sordino.protocol import ProtocolSource, UserError
 from sordino.randomness import LANES, Key
 
 DEFAULT_CANARIES = {"records": 1000, "clients": 20}  # or as many as there is room for
@@ -74,7 +74,7 @@ class CanaryAnswer:
 
 
 def audit_by_one_training(
-    source: Protocol | str | Path,
+    source: ProtocolSource,
     question: CanaryQuestion,
     *,
     folder: Path | None = None,
@@ -83,7 +83,7 @@ def audit_by_one_training(
     """Trains once with canaries, judges the outcome, and writes an audit folder.
 
     Args:
-        source: A protocol, or the folder of a finished run.
+        source: A protocol, its file or its tables; or the folder of a finished run.
         question: The audit that is asked for.
         folder: The audit folder; by default a new one under audits/.
         on_round: Called after every round.
