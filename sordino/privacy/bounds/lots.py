@@ -176,6 +176,9 @@ def find_lot_step(question: Question) -> JoinedStep:
     lot = find_lot(release)
     # Matters for whole clients only: the one with the most records moves the sum the furthest.
     moved = move_of_lot(protocol, question.unit, question.most_records)
+    if release.adaptive is not None:
+        # The count moves in the same draw as the gradients (docs/theory.md#a22).
+        moved *= release.adaptive.price_factor
     share = lot.share
     if release.integers:
         # Rounding to integers moves sums further, and hides as much less (docs/theory.md#a12).
