@@ -103,7 +103,8 @@ def test_noise_without_a_price_is_refused_before_a_run_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(MECHANISMS[Gaussian], "price", Mechanism.price)
-    plan = dataclasses.replace(PLAN, seed=1)
+    # Noise that no other test has priced: prices are kept.
+    plan = dataclasses.replace(PLAN, seed=1, noise=Gaussian(sigma=0.98765))
     with pytest.raises(SordinoError, match="no price is known for gaussian noise"):
         sordino.train(plan, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()

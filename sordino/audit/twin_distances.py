@@ -52,6 +52,7 @@ def distance_bounds(pair: Twins) -> np.ndarray:
 
     Example:
         >>> from sordino import Constant, FedAvg, Gaussian, Protocol
+        >>> from sordino.audit.twins import make_twins
         >>> from sordino.federation.setup import prepare
         >>> local = FedAvg(steps=5, batch=8, clip=1.0, schedule=Constant(rate=0.1))
         >>> noise = Gaussian(sigma=0.01)

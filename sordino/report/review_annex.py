@@ -51,7 +51,7 @@ def write_cell(text: str) -> str:
 
     Example:
         >>> write_cell("Ward 3 | Ward 4")
-        'Ward 3 \\\\| Ward 4'
+        'Ward 3 \\| Ward 4'
     """
     return text.replace("|", "\\|") or TO_FILL
 

@@ -257,7 +257,7 @@ def test_what_a_client_keeps_is_its_own_memory() -> None:
 
 @needs_kernel
 def test_whoever_would_lose_what_clients_keep_is_refused() -> None:
-    with pytest.raises(UserError, match="keep something"):
+    with pytest.raises(UserError, match="keep state from round to round"):
         uploaded(adam())
 
 

@@ -115,11 +115,13 @@ def test_the_documented_memory_of_idle_nodes_is_what_was_measured() -> None:
     page = (REPOSITORY / "docs" / "flower.md").read_text()
     with open(REPOSITORY / "benchmarks" / "idle_memory.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    for row in rows:
-        assert float(row["largest_mb"]) <= 150
-        words = f"| memory of each of {row['nodes']} idle nodes, its share of common pages |"
-        [line] = [line for line in page.splitlines() if line.startswith(words)]
-        assert line.endswith(f"| {row['largest_mb']} MB |")
+    # Of several measurements of as many nodes the last counts.
+    latest = {row["nodes"]: row["largest_mb"] for row in rows}
+    assert all(float(largest) <= 150 for largest in latest.values())
+    said = ", ".join(f"{largest} MB of {nodes}" for nodes, largest in latest.items())
+    words = "| memory of each idle node, its share of common pages |"
+    [line] = [line for line in page.splitlines() if line.startswith(words)]
+    assert line.endswith(f"| {said} |")
 
 
 def test_the_documented_recovery_times_are_those_that_were_measured() -> None:
@@ -132,6 +134,7 @@ def test_the_documented_recovery_times_are_those_that_were_measured() -> None:
             assert row["lost"] in ("", "no")
     page = (REPOSITORY / "docs" / "flower.md").read_text()
     for fault, words in ROWS.items():
-        seconds = sorted({round(min(measured[fault])), round(max(measured[fault]))})
-        assert len(measured[fault]) == 3
-        assert f"| {words} | {' to '.join(map(str, seconds))} |" in page
+        *plain, mutual = measured[fault]
+        seconds = sorted({round(min(plain)), round(max(plain))})
+        assert len(plain) == 3
+        assert f"| {words} | {' to '.join(map(str, seconds))} | {round(mutual)} |" in page

@@ -204,12 +204,11 @@ def test_fresh_noise_hides_the_order_of_the_clients_from_the_loop(tmp_path, monk
         _shuffle = FlowerEngine._shuffle
 
     bare = Bare()
-    bare._setup = type(
-        "Setup", (), {"protocol": plan(channel="shuffler", noise=Gaussian(sigma=0.05, secure=True))}
-    )()
+    protocol = plan(channel="shuffler", noise=Gaussian(sigma=0.05, secure=True))
+    bare._setup = type("Setup", (), {"protocol": protocol, "release": protocol.release})()
     for _ in range(200):
-        uploads = bare._make_uploads([(client, client) for client in range(6)])
-        orders.append(tuple(upload.vector for upload in uploads))
+        uploads = bare._make_uploads([(client, np.array([client])) for client in range(6)])
+        orders.append(tuple(int(upload.vector[0]) for upload in uploads))
     assert len(set(orders)) > 100
     firsts = [sum(order[0] == client for order in orders) for client in range(6)]
     assert min(firsts) > 5

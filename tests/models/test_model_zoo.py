@@ -174,7 +174,7 @@ def test_wind_network_refuses_images():
 
 
 def test_transformer_refuses_a_size_that_patches_do_not_fill():
-    with pytest.raises(UserError, match="28 x 30 is no multiple of 4"):
+    with pytest.raises(UserError, match="28 x 30 is not a multiple of 4"):
         build_model("vit-small", (1, 28, 30), 10, seed=1)
 
 
