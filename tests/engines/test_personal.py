@@ -363,7 +363,10 @@ def test_own_models_fit_own_labels_better(tmp_path) -> None:
 
 def test_whoever_would_lose_what_clients_keep_is_refused() -> None:
     setup = prepare(plan(), data=toy_dataset(), model="mlp")
-    with TorchEngine(setup, workers=1) as engine, pytest.raises(UserError, match="keep state from round to round"):
+    with (
+        TorchEngine(setup, workers=1) as engine,
+        pytest.raises(UserError, match="keep state from round to round"),
+    ):
         list(
             uploads_of(engine, round=0, weights=setup.initial_weights(), participants=np.arange(2))
         )
