@@ -124,6 +124,7 @@ CASES = (
             "data.name=fashion-mnist",
             "federation.rounds=400",
             "local.batch=40",
+            'local.schedule={ kind = "decay", rate = 60.0, factor = 0.9955, every = "round" }',
         ),
         epsilons=(3.0,),
         at_least=(0.885,),
