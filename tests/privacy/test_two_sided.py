@@ -16,6 +16,7 @@ from sordino.privacy.amplification.two_sided import find_two_sided_deltas, price
 from sordino.privacy.bounds.providers import find_bounds
 from sordino.privacy.bounds.question import pose_question
 from sordino.privacy.certify import certify
+from sordino.privacy.curves.loss_direction import connect_dots
 from sordino.protocol import (
     Constant,
     Data,
@@ -129,3 +130,12 @@ def test_clients_that_are_drawn_unseen_are_priced_by_it_where_one_is_replaced() 
         0.1 * 5 / 0.5, sampling_prob=0.25, neighboring_relation=REPLACE, use_connect_dots=True
     ).self_compose(50)
     assert hidden.curve.epsilon(1e-5) == pytest.approx(theirs.get_epsilon_for_delta(1e-5), rel=2e-3)
+
+
+def test_dots_that_are_far_apart_keep_all_their_mass() -> None:
+    """What lies between two losses is at the upper one, whatever e^gap is: no mass is no number."""
+    heights = np.array([0.75, 0.5, 0.25])
+    with np.errstate(all="raise", under="ignore"):
+        masses, infinite = connect_dots(heights, np.array([0.0, 5000.0, 10000.0]))
+    assert masses == pytest.approx([0.25, 0.25], rel=1e-12)
+    assert infinite == 0.25

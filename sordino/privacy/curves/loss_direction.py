@@ -29,6 +29,8 @@ _TAIL = 1e-16
 _STEEPEST = 600.0
 # Losses whose exponentials fit into floats around their middle.
 _WIDEST = 1200.0
+# Between two losses: wider gaps are counted as this one.
+_WIDEST_GAP = 700.0
 # Losses within a factor of e that are told apart where moments are computed.
 _THINNED = 128
 
@@ -262,7 +264,8 @@ def connect_dots(heights: np.ndarray, losses: np.ndarray) -> tuple[np.ndarray, A
         >>> round(float(masses[0]) * (1 - math.exp(-1)) + float(infinite), 6)
         0.5
     """
-    gaps = np.diff(losses)
+    # Beyond `_WIDEST_GAP` e^gap - 1 is e^gap to every digit, and leaves float64 soon after.
+    gaps = np.minimum(np.diff(losses), _WIDEST_GAP)
     # Slopes in e^loss, times e^loss at the left end of every chord; the last, flat piece has none.
     slopes = np.diff(heights, axis=-1) / np.expm1(gaps)
     masses = -slopes * np.exp(gaps)
