@@ -224,3 +224,16 @@ def test_first_bits_decide_alone_only_where_the_others_cannot_matter() -> None:
     assert np.array_equal(decided, smallest == largest)
     assert np.array_equal(make_digit_table().guide[decided], smallest[decided])
     assert decided.mean() > 0.99
+
+
+@pytest.mark.parametrize(("trainings", "count"), [(1, 1), (70, 5), (7, 30_000), (3, 70_000)])
+def test_what_is_drawn_together_is_what_each_training_draws_alone(
+    trainings: int, count: int
+) -> None:
+    """Within a block of vectors, across blocks, and with vectors that are longer than a block."""
+    key = Key.from_seed(3)
+    first = key.stream(Purpose.UPLOAD_NOISE, training=5)
+    together = draw_integers(first, trainings, count, 4)
+    for number, row in enumerate(together):
+        alone = key.stream(Purpose.UPLOAD_NOISE, training=5 + number)
+        np.testing.assert_array_equal(row, draw_integers(alone, 1, count, 4)[0])
