@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
+from sordino.federation.assignment import derive_mask_key
 from sordino.federation.client import ClientWork
 from sordino.federation.setup import prepare
 from sordino.protocol import Constant, Data, FedAvg, Gaussian, Model, Protocol
@@ -38,3 +39,13 @@ def test_masks_follow_the_secret_key_and_not_the_public_seed() -> None:
     first, again, other = (sent(Key.from_seed(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def test_every_client_round_and_training_has_masks_for_itself() -> None:
+    """Both engines ask the same function, so that comparing them cannot show a shared key."""
+    setup = prepare(PLAN, model=dropping())
+    places = [(t, c, r) for t in range(3) for c in range(2) for r in range(3)]
+    keys = {
+        derive_mask_key(replace(setup, training=t), client=c, round_index=r) for t, c, r in places
+    }
+    assert len(keys) == len(places)
