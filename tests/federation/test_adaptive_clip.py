@@ -243,6 +243,24 @@ def test_the_count_is_paid_for(view: str) -> None:
     assert certify(still, view).epsilon(1e-5) < found
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_lots_pay_as_noise_that_is_weaker_by_the_count(sampling: str) -> None:
+    """In every view and behind secure sums: a count that no bound forgets."""
+    local = replace(PRICED.local, sampling=sampling)
+    behind = SecureAggregation(threshold=8, colluders=1)
+    model = Model(name="logistic", parameters=650)
+    for changes in ({}, {"channel": behind, "model": model}):
+        ours = replace(PRICED, local=local, noise=Gaussian(multiplier=4.0), **changes)
+        fixed = replace(
+            ours,
+            local=replace(local, adaptive=None),
+            noise=Gaussian(multiplier=4.0 / math.sqrt(1 + 0.2**2)),
+        )
+        for view in ("server", "rounds", "coalition:2", "final"):
+            found = certify(ours, view).epsilon(1e-5)
+            assert found == pytest.approx(certify(fixed, view).epsilon(1e-5), rel=1e-5)
+
+
 UPDATE_PLAN = Protocol(
     clients=10,
     rounds=50,
