@@ -41,6 +41,17 @@ def test_a_round_takes_two_messages_and_gives_the_exact_sum(tmp_path) -> None:
         assert waves == first + ["mask"] * 5 + ["unmask"] * 5
 
 
+def test_more_than_ten_clients_sum_as_few_do(tmp_path) -> None:
+    """Their numbers have two digits: sorted as text, as in a message, they are in another order."""
+    summing = Summing(tmp_path, summed_plan(clients=12, threshold=10))
+    summing.grid.lost = partial(is_silent, "unmask", (10,))
+    np.testing.assert_array_equal(summing.sum(0).total, summing.true_sum(range(12)))
+    summing.grid.lost = partial(is_silent, "mask", (2,))
+    opened = summing.sum(1)
+    assert set(opened.absent) == {2}
+    np.testing.assert_array_equal(opened.total, summing.true_sum(set(range(12)) - {2}))
+
+
 def test_a_client_without_a_key_is_left_out_and_taken_in_once_it_is_back(tmp_path) -> None:
     summing = Summing(tmp_path, summed_plan())
     summing.grid.lost = lambda client, wave: client == 2 and wave == "key"
