@@ -24,7 +24,7 @@ FINENESS = 1e-4
 # ... and refused where it is more than this share: the price would be that of rounding.
 COARSEST = 0.1
 # A sum's noise stays within this many standard deviations but for a probability of 2 exp(-72),
-# which is below 1e-31, a coordinate.
+# which is below 1.1e-31, a coordinate.
 NOISE_REACH = 12
 # Sums use a quarter of the modulus in either direction: what lies beyond is noticed.
 SHARE_OF_MODULUS = 4
