@@ -160,10 +160,7 @@ def _find_decay(schedule: Decay, protocol: Protocol, federation: Federation) -> 
 
 
 def audit_with_claims(
-    source: ProtocolSource,
-    view: str | View = View.SERVER,
-    unit: str = "record",
-    **options: Any,
+    source: ProtocolSource, view: str | View = View.SERVER, unit: str = "record", **options: Any
 ) -> Finding:
     """Audits, and holds the result against the published bounds about the protocol as well.
 

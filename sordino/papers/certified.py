@@ -1,12 +1,14 @@
-"""Values that hold in place of a published bound, by `sordino.privacy`.
+"""Values that hold in place of a published bound, exact or certified by `sordino.privacy`.
 
-They are exact or certified, and take the parameters of the claims.
+`parameters.PARAMETERS` says what each parameter means.
 """
 
 from __future__ import annotations
 
 import math
 
+from sordino.papers.parameters import drawn_share, participating_share
+from sordino.papers.quadrature import gaussian_delta
 from sordino.protocol.errors import UserError
 
 # Beyond this number of steps a check would take too long.
@@ -25,16 +27,7 @@ def stage_wise(
 ) -> float:
     """Returns the largest mu of the last model at the rates mu/(t + 1), over all L-smooth losses.
 
-    It is tight (docs/theory.md#a7).
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        smoothness: L, the Lipschitz constant of the gradients.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
+    Some L-smooth loss attains it (docs/theory.md#a7).
 
     Example:
         >>> mu = stage_wise(
@@ -63,21 +56,10 @@ def continuous(
     clients: int,
     sigma: float,
 ) -> float:
-    """Returns the largest mu of the last model at the rates mu/(tK + k + 1), likewise.
-
-    See docs/theory.md#a7.
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        smoothness: L, the Lipschitz constant of the gradients.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
+    """Returns the same at the rates mu/(tK + k + 1), which fall with every step.
 
     Raises:
-        UserError: Too many steps for a check.
+        UserError: The rounds have too many steps for a check.
 
     Example:
         >>> mu = continuous(
@@ -101,26 +83,12 @@ def continuous(
     return math.sqrt(clients * last_iterate(factors, shifts)) / sigma
 
 
-def sampled_round(
-    *,
-    mu: float,
-    clients: int,
-    participants: int,
-    delta: float,
-) -> float:
-    """Returns the exact epsilon of one round with hidden participation of n of m clients.
+def sampled_round(*, mu: float, clients: int, participants: int, delta: float) -> float:
+    """Returns the exact epsilon of one round in which a hidden n of m clients take part.
 
-    See docs/theory.md#a10.
-
-    It is for adding or removing a record in one round:
-    ((1 - q) N(0, 1) + q N(mu, 1), N(0, 1)) has delta(epsilon) = q delta_mu(epsilon'), where
-    e^epsilon' = 1 + (e^epsilon - 1)/q.
-
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        clients: m, the number of clients.
-        participants: n, the number of clients that take part in a round.
-        delta: The delta of differential privacy.
+    For adding or removing a record, the pair ((1 - q) N(0, 1) + q N(mu, 1), N(0, 1)) has
+    delta(epsilon) = q delta_mu(epsilon'), where e^epsilon' = 1 + (e^epsilon - 1)/q
+    (docs/theory.md#a10).
 
     Example:
         >>> round(sampled_round(mu=1.0, clients=100, participants=1, delta=1e-5), 4)
@@ -128,8 +96,6 @@ def sampled_round(
     """
     from sordino.privacy.curves import gaussian
 
-    # Sampling mixes the two laws: delta becomes a share of it, and epsilon follows by joint
-    # convexity.
     share = participating_share(clients, participants)
     # A delta above the probability of being sampled covers every event.
     if delta >= share:
@@ -137,24 +103,10 @@ def sampled_round(
     return math.log1p(share * math.expm1(gaussian.epsilon(mu, delta / share)))
 
 
-def best_start(
-    *,
-    rho: float,
-    gamma: float,
-    rounds: int,
-    diameter: float,
-) -> float:
+def best_start(*, rho: float, gamma: float, rounds: int, diameter: float) -> float:
     """Returns H_*, the smallest H over all t_0, for models no further apart than the diameter.
 
-    See docs/theory.md#a7.
-
-    It is exact.
-
-    Args:
-        rho: The factor by which a round moves two models apart.
-        gamma: The distance that a round adds.
-        rounds: T, the number of rounds.
-        diameter: The largest distance of two models.
+    It is exact (docs/theory.md#a7).
 
     Example:
         >>> round(best_start(rho=1.1, gamma=0.2, rounds=1000, diameter=2.0), 8)
@@ -165,43 +117,12 @@ def best_start(
     return last_iterate_bounded([rho] * rounds, [gamma] * rounds, diameter)[0]
 
 
-def participating_share(clients: int, participants: int) -> float:
-    """Returns n/m, the share of the clients that take part in a round.
-
-    Args:
-        clients: m, the number of clients.
-        participants: n, the number of clients that take part in a round.
-
-    Raises:
-        UserError: More clients take part than there are.
-
-    Example:
-        >>> participating_share(100, 25)
-        0.25
-    """
-    if participants > clients:
-        raise UserError(f"participants = {participants!r}: there are only {clients!r} clients.")
-    return participants / clients
-
-
 def visible_rounds_delta(
-    *,
-    mu: float,
-    epsilon: float,
-    clients: int,
-    participants: int,
-    rounds: int,
+    *, mu: float, epsilon: float, clients: int, participants: int, rounds: int
 ) -> float:
-    """Returns the exact delta of rounds of which it is seen who took part (docs/theory.md#a10).
+    """Returns the exact delta of rounds whose participants are seen (docs/theory.md#a10).
 
-    The client takes part in N of the rounds, and its N releases are worth mu sqrt(N).
-
-    Args:
-        mu: The Gaussian parameter of a round in which the client takes part.
-        epsilon: The epsilon of differential privacy.
-        clients: m, the number of clients.
-        participants: n, the number of clients that take part in a round.
-        rounds: T, the number of rounds.
+    A client that takes part in N of the rounds, each with the parameter mu, has mu sqrt(N).
 
     Example:
         >>> delta = visible_rounds_delta(
@@ -210,40 +131,25 @@ def visible_rounds_delta(
         >>> round(delta, 10)
         0.0126936738
     """
+    import numpy as np
     from scipy.stats import binom
 
-    from sordino.papers.quadrature import gaussian_delta
-
     share = participating_share(clients, participants)
+    weights = binom.pmf(np.arange(rounds + 1), rounds, share)
     terms = []
-    for taken in range(1, rounds + 1):
-        weight = float(binom.pmf(taken, rounds, share))
-        terms.append(weight * gaussian_delta(mu=mu * math.sqrt(taken), epsilon=epsilon))
+    for taken, weight in enumerate(weights.tolist()):
+        # Each term is an integral; of many rounds most numbers are too improbable for a float.
+        if taken > 0 and weight > 0:
+            terms.append(weight * gaussian_delta(mu=mu * math.sqrt(taken), epsilon=epsilon))
     return math.fsum(terms)
 
 
 def needed_sigma(
-    *,
-    rounds: int,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-    epsilon: float,
-    delta: float,
+    *, rounds: int, steps: int, rate: float, clip: float, clients: int, epsilon: float, delta: float
 ) -> float:
     """Returns the sigma that rates of mu/(t + 1) need if every round's model is public.
 
     It is composition, which linear losses attain (docs/theory.md#a4).
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        epsilon: The epsilon of differential privacy.
-        delta: The delta of differential privacy.
 
     Example:
         >>> sigma = needed_sigma(
@@ -262,12 +168,7 @@ def needed_sigma(
 def best_interpolation(*, rho: float, gamma: float, rounds: int) -> float:
     """Returns the smallest H over all lambda in [0, 1], for constant rho and gamma.
 
-    See docs/theory.md#a7.
-
-    Args:
-        rho: The factor by which a round moves two models apart.
-        gamma: The distance that a round adds.
-        rounds: T, the number of rounds.
+    It is exact (docs/theory.md#a7).
 
     Example:
         >>> round(best_interpolation(rho=1.1, gamma=0.2, rounds=100), 10)
@@ -278,34 +179,15 @@ def best_interpolation(*, rho: float, gamma: float, rounds: int) -> float:
     return last_iterate([rho] * rounds, [gamma] * rounds)
 
 
-def relaxation_factor(
-    *,
-    rho: float,
-    gamma: float,
-    rounds: int,
-    diameter: float,
-) -> float:
+def relaxation_factor(*, rho: float, gamma: float, rounds: int, diameter: float) -> float:
     """Returns H_0/H_*: what fixing t_0 = 0 costs, with the best lambda on both sides.
-
-    See docs/theory.md#a7.
-
-    Args:
-        rho: The factor by which a round moves two models apart.
-        gamma: The distance that a round adds.
-        rounds: T, the number of rounds.
-        diameter: The largest distance of two models.
 
     Example:
         >>> relaxation_factor(rho=1.0, gamma=0.2, rounds=1000, diameter=2.0)
         25.0
     """
     relaxed = best_interpolation(rho=rho, gamma=gamma, rounds=rounds)
-    optimum = best_start(
-        rho=rho,
-        gamma=gamma,
-        rounds=rounds,
-        diameter=diameter,
-    )
+    optimum = best_start(rho=rho, gamma=gamma, rounds=rounds, diameter=diameter)
     # The last digits are rounding of the two sums.
     return round(relaxed / optimum, 9)
 
@@ -313,12 +195,8 @@ def relaxation_factor(
 def pooling_work(*, rounds: int) -> float:
     """Returns how many blocks are made and merged when every start t_0 is solved alone.
 
-    See docs/theory.md#a7.
-
-    From a start, each of the T - t_0 later rounds is made a block once and merged at most once.
-
-    Args:
-        rounds: T, the number of rounds.
+    From a start, each of the T - t_0 later rounds is made a block once and merged at most once
+    (docs/theory.md#a7).
 
     Example:
         >>> pooling_work(rounds=100)
@@ -327,22 +205,10 @@ def pooling_work(*, rounds: int) -> float:
     return float(sum(2 * (rounds - start) for start in range(rounds)))
 
 
-def summed_stretch(
-    *,
-    steps: int,
-    rate: float,
-    smoothness: float,
-    round_number: int = 0,
-) -> float:
+def summed_stretch(*, steps: int, rate: float, smoothness: float, round_number: int = 0) -> float:
     """Returns eta(K, t) of Lemma 8 at the rates mu/(tK + k + 1), step by step.
 
     In round 0 these are the rates mu/(k + 1) of a cyclic schedule.
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        smoothness: L, the Lipschitz constant of the gradients.
-        round_number: t, the number of the round, from 0.
 
     Example:
         >>> summed = summed_stretch(steps=2, rate=1.0, smoothness=1.0)
@@ -370,17 +236,8 @@ def subsampled_epsilon(
 ) -> float:
     """Returns the certified epsilon of C_{B/n}(G_{1/sigma}), composed KR times (docs/theory.md#c1).
 
-    This is the finite statement of prifedsync's Theorem 2.
-
-    Args:
-        batch: The number of records that a step draws.
-        records: The number of records of a client.
-        steps: K, the local steps of a round.
-        rounds: T, the number of rounds.
-        sigma: The standard deviation of the noise.
-        delta: The delta of differential privacy.
-        interval: The spacing of the grid of privacy losses: a wider one is faster and errs further
-            upwards.
+    This is the finite statement of prifedsync's Theorem 2. A wider `interval` of the grid of
+    privacy losses is faster and errs further upwards.
 
     Raises:
         UserError: The batch is larger than the data.
@@ -394,12 +251,8 @@ def subsampled_epsilon(
     """
     from sordino.privacy.amplification.subsampling import compose_fixed_batches
 
-    rate = _sampling_rate(batch, records)
     curve = compose_fixed_batches(
-        mu=1 / sigma,
-        rate=rate,
-        steps=steps * rounds,
-        interval=interval,
+        mu=1 / sigma, rate=drawn_share(batch, records), steps=steps * rounds, interval=interval
     )
     return curve.epsilon(delta)
 
@@ -415,20 +268,9 @@ def participating_epsilon(
     probability: float,
     interval: float | None = None,
 ) -> float:
-    """Returns the same when a client takes part in a round with a probability (docs/theory.md#c4).
+    """Returns the same where a client takes part with some probability (docs/theory.md#c4).
 
     It holds for the weak and the strong view.
-
-    Args:
-        batch: The number of records that a step draws.
-        records: The number of records of a client.
-        steps: K, the local steps of a round.
-        rounds: T, the number of rounds.
-        sigma: The standard deviation of the noise.
-        delta: The delta of differential privacy.
-        probability: The probability with which a client takes part in a round.
-        interval: The spacing of the grid of privacy losses: a wider one is faster and errs further
-            upwards.
 
     Raises:
         UserError: The batch is larger than the data.
@@ -442,17 +284,10 @@ def participating_epsilon(
 
     curve = compose_fixed_rounds(
         mu=1 / sigma,
-        rate=_sampling_rate(batch, records),
+        rate=drawn_share(batch, records),
         steps=steps,
         rounds=rounds,
         probability=probability,
         interval=interval,
     )
     return curve.epsilon(delta)
-
-
-def _sampling_rate(batch: int, records: int) -> float:
-    """Returns the share of the records that a step draws."""
-    if batch > records:
-        raise UserError(f"batch = {batch!r}: there are only {records!r} records.")
-    return batch / records

@@ -205,12 +205,7 @@ def check(claim: PublishedClaim, **overrides: Number) -> Verdict:
             f"{claim.name}: its formula is not a number at {parameters}; "
             "choose less extreme parameters."
         )
-    return Verdict(
-        claim=claim,
-        parameters=parameters,
-        published=published,
-        exact=exact,
-    )
+    return Verdict(claim=claim, parameters=parameters, published=published, exact=exact)
 
 
 def _evaluate(formula: Formula, parameters: Mapping[str, Number]) -> float:

@@ -5,13 +5,7 @@ Each has its verdict and the numbers that support it.
 
 from __future__ import annotations
 
-from sordino.papers import (
-    certified,
-    convergent,
-    convergent_lemmas,
-    counterexamples,
-    quadrature,
-)
+from sordino.papers import certified, convergent, convergent_lemmas, counterexamples, quadrature
 from sordino.papers.claims import PublishedClaim
 from sordino.papers.parameters import Number
 
@@ -323,7 +317,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         relation="at most",
         verdict="sound",
         published=convergent_lemmas.lemma_7,
-        exact=counterexamples.fedavg_gap,
+        exact=counterexamples.constant_gap,
         evidence=_FLIPPED,
         reason=(
             "Each of the K clipped steps differs by at most 2 V eta_k, in one client of m; "
@@ -362,7 +356,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         verdict="conditional",
         condition=_SLOW_ENOUGH,
         published=convergent_lemmas.lemma_9,
-        exact=counterexamples.fedprox_gap,
+        exact=counterexamples.constant_gap,
         evidence=_FLIPPED,
         reason=(
             "docs/theory.md#a3: the proof uses 1 - rate alpha as a norm; above 1/alpha it is "

@@ -1,9 +1,13 @@
-"""The lemmas of convergent-dp and what rests on them, as printed."""
+"""The lemmas of convergent-dp and what rests on them, as printed.
+
+The verdicts are in `convergent_claims`; `parameters.PARAMETERS` says what the parameters mean.
+"""
 
 from __future__ import annotations
 
 import math
 
+from sordino.papers.parameters import participating_share
 from sordino.protocol.errors import UserError
 
 
@@ -11,10 +15,6 @@ def lemma_3(*, mu: float, epsilon: float) -> float:
     """Returns the delta of Lemma 3, Eq. (20), for a mu-GDP release.
 
     The lemma states delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
-
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(lemma_3(mu=1.0, epsilon=1.0), 10)
@@ -30,10 +30,6 @@ def lemma_3(*, mu: float, epsilon: float) -> float:
 def lemma_4(*, mu: float, order: float) -> float:
     """Returns the Rényi divergence of Lemma 4 for a mu-GDP release: mu^2 order / 2.
 
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        order: The order of the Rényi divergence, alpha.
-
     Example:
         >>> lemma_4(mu=0.5, order=4)
         0.5
@@ -44,10 +40,6 @@ def lemma_4(*, mu: float, order: float) -> float:
 def lemma_5(*, first: float, second: float) -> float:
     """Returns the mu of Lemma 5 for two releases together: sqrt(mu_1^2 + mu_2^2).
 
-    Args:
-        first: The Gaussian parameter of the first release.
-        second: The Gaussian parameter of the second release.
-
     Example:
         >>> lemma_5(first=3.0, second=4.0)
         5.0
@@ -55,25 +47,12 @@ def lemma_5(*, first: float, second: float) -> float:
     return math.sqrt(first * first + second * second)
 
 
-def lemma_6(
-    *,
-    shift: float,
-    touched: float,
-    clients: int,
-    sigma: float,
-) -> float:
+def lemma_6(*, shift: float, touched: float, clients: int, sigma: float) -> float:
     """Returns the mu of Lemma 6, Eq. (23), for one round and lambda = 1.
 
-    The lemma states sqrt(m)/sigma |phi(w) - phi'(w~)|, a norm that may be random. Here it is
-    `shift` with probability `touched`, and 0 otherwise. Where it is random, the root of its mean
-    square is taken, as the sum of squares in Eq. (10) suggests; where `touched` is 1 there is
-    nothing to interpret.
-
-    Args:
-        shift: The distance between the two uploads without noise.
-        touched: The probability that the norm is `shift` and not 0.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
+    The lemma states sqrt(m)/sigma |phi(w) - phi'(w~)|, and the norm may be random. Here it is
+    `shift` with the probability `touched`, and 0 otherwise. The root of its mean square is taken,
+    as the sum of squares in Eq. (10) suggests; where `touched` is 1 there is nothing to interpret.
 
     Example:
         >>> lemma_6(shift=2.0, touched=1.0, clients=1, sigma=1.0)
@@ -84,20 +63,8 @@ def lemma_6(
     return math.sqrt(clients) / sigma * math.sqrt(touched) * shift
 
 
-def lemma_7(
-    *,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-) -> float:
+def lemma_7(*, steps: int, rate: float, clip: float, clients: int) -> float:
     """Returns the distance of Lemma 7, Eq. (25), at a constant rate: 2V/m sum eta_k.
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
 
     Example:
         >>> lemma_7(steps=5, rate=0.5, clip=1.0, clients=50)
@@ -111,17 +78,11 @@ def lemma_8(*, steps: int, rate: float, smoothness: float) -> float:
 
     The lemma states 1 + L (eta_0 + sum_k eta_k prod_{j<k} (1 + eta_j L)).
 
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        smoothness: L, the Lipschitz constant of the gradients.
-
     Example:
         >>> round(lemma_8(steps=5, rate=0.1, smoothness=1.0), 10)
         1.61051
     """
-    # Summed as printed, and not as the closed product, so that the claim's check compares two
-    # forms.
+    # The sum as printed, and not the product that it equals: the check compares the two.
     product = 1.0
     total = 0.0
     for _ in range(steps):
@@ -133,11 +94,6 @@ def lemma_8(*, steps: int, rate: float, smoothness: float) -> float:
 def lemma_9(*, clip: float, clients: int, proximal: float) -> float:
     """Returns the distance of Lemma 9, Eq. (32): 2V/(m alpha), with no condition on the rate.
 
-    Args:
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        proximal: Alpha, the strength of the proximal term.
-
     Example:
         >>> lemma_9(clip=1.0, clients=50, proximal=2.0)
         0.02
@@ -148,12 +104,8 @@ def lemma_9(*, clip: float, clients: int, proximal: float) -> float:
 def lemma_10(*, smoothness: float, proximal: float) -> float:
     """Returns the factor of Lemma 10, Eq. (33): alpha/(alpha - L).
 
-    Args:
-        smoothness: L, the Lipschitz constant of the gradients.
-        proximal: Alpha, the strength of the proximal term.
-
     Raises:
-        UserError: Alpha is not above the smoothness.
+        UserError: The proximal term is not above the smoothness.
 
     Example:
         >>> round(lemma_10(smoothness=0.9, proximal=1.0), 9)
@@ -163,20 +115,8 @@ def lemma_10(*, smoothness: float, proximal: float) -> float:
     return proximal / (proximal - smoothness)
 
 
-def table_2(
-    *,
-    steps: int,
-    clip: float,
-    clients: int,
-    c: float,
-) -> float:
+def table_2(*, steps: int, clip: float, clients: int, c: float) -> float:
     """Returns gamma of Table 2, second row (rate mu/(k + 1)): 2cV/m ln(K + 1), without the rate.
-
-    Args:
-        steps: K, the local steps of a round.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        c: The constant in H_K <= c ln(K + 1), which the paper leaves open.
 
     Example:
         >>> round(table_2(steps=5, clip=1.0, clients=50, c=1.5), 8)
@@ -185,23 +125,11 @@ def table_2(
     return 2 * c * clip / clients * math.log(steps + 1)
 
 
-def remark_3_2(
-    *,
-    mu: float,
-    clients: int,
-    participants: int,
-    delta: float,
-) -> float:
+def remark_3_2(*, mu: float, clients: int, participants: int, delta: float) -> float:
     """Returns the epsilon of Remark 3.2 for a round in which n of m clients take part.
 
-    The remark states that such a round is m/n times as private. Read of mu, its mu is mu n/m; read
-    of delta, see `convergent_remarks.remark_3_2_delta`.
-
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        clients: m, the number of clients.
-        participants: n, the number of clients that take part in a round.
-        delta: The delta of differential privacy.
+    The remark states that such a round is more private by the factor m/n. If that is said of mu,
+    the round has mu n/m; `convergent_remarks.remark_3_2_delta` has it of delta.
 
     Raises:
         UserError: More clients take part than there are.
@@ -210,24 +138,15 @@ def remark_3_2(
         >>> round(remark_3_2(mu=1.0, clients=100, participants=1, delta=1e-5), 4)
         0.0272
     """
-    from sordino.papers.certified import participating_share
     from sordino.privacy.curves import gaussian
 
     share = participating_share(clients, participants)
-    # As the remark has it, a sampled round would be Gaussian with mu n/m. It is not
-    # (docs/theory.md#a10).
+    # A sampled round is not Gaussian with mu n/m (docs/theory.md#a10), but the remark has it so.
     return gaussian.epsilon(mu * share, delta)
 
 
 def appendix_f(*, rho: float, gamma: float, rounds: int) -> float:
     """Returns H_0, the relaxation at t_0 = 0 of Appendices F and G.3, for constant rho and gamma.
-
-    The paper states that it is above the optimum H_*.
-
-    Args:
-        rho: The factor by which a round moves two models apart.
-        gamma: The distance that a round adds.
-        rounds: T, the number of rounds.
 
     Example:
         >>> round(appendix_f(rho=1.1, gamma=0.2, rounds=50), 8)

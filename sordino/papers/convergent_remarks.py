@@ -1,6 +1,7 @@
-"""Published remarks, side equations and tables of convergent-dp, as printed.
+"""The remarks, side equations and tables of convergent-dp, as printed.
 
-The theorems and their lemmas are in `convergent`, the verdicts in `convergent_remark_claims`.
+The verdicts are in `convergent_remark_claims`; `parameters.PARAMETERS` says what the parameters
+mean.
 """
 
 from __future__ import annotations
@@ -8,15 +9,12 @@ from __future__ import annotations
 import math
 
 from sordino.papers import certified, convergent_lemmas
+from sordino.papers.parameters import participating_share
+from sordino.protocol.errors import UserError
 
 
 def lemma_2(*, first: float, second: float, epsilon: float) -> float:
     """Returns the delta of Lemma 2 for two Gaussian releases: that of their product.
-
-    Args:
-        first: The Gaussian parameter of the first release.
-        second: The largest Gaussian parameter of the second release.
-        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(lemma_2(first=0.6, second=0.8, epsilon=1.0), 10)
@@ -26,41 +24,24 @@ def lemma_2(*, first: float, second: float, epsilon: float) -> float:
 
 
 def remark_2_1(*, rho: float, gamma: float) -> float:
-    """Returns the H of which Remark 2.1 speaks: the limit of G.3's value as the rounds grow.
+    """Returns the H to which Remark 2.1 has privacy converge: the limit of G.3's value.
 
-    The remark states that the best lambda makes privacy converge although rho is above 1.
-
-    Args:
-        rho: The factor by which a round moves two models apart; above 1.
-        gamma: The distance that a round adds.
+    Raises:
+        UserError: Rho is not above 1.
 
     Example:
         >>> round(remark_2_1(rho=1.1, gamma=0.2), 10)
         0.84
     """
+    if rho <= 1:
+        raise UserError(f"rho = {rho!r}: Remark 2.1 is about a rho above 1.")
     return gamma * gamma * (rho + 1) / (rho - 1)
 
 
 def remark_3_1(
-    *,
-    steps: int,
-    rate: float,
-    clip: float,
-    smoothness: float,
-    clients: int,
-    sigma: float,
+    *, steps: int, rate: float, clip: float, smoothness: float, clients: int, sigma: float
 ) -> float:
-    """Returns the mu at which Remark 3.1 sees privacy converge under constant noise.
-
-    It is the limit of Theorem 3(a) as the rounds grow.
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        smoothness: L, the Lipschitz constant of the gradients.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
+    """Returns the mu to which Remark 3.1 has privacy converge: the limit of Theorem 3(a).
 
     Example:
         >>> limit = remark_3_1(
@@ -75,23 +56,12 @@ def remark_3_1(
 
 
 def remark_3_2_delta(
-    *,
-    mu: float,
-    epsilon: float,
-    clients: int,
-    participants: int,
-    rounds: int,
+    *, mu: float, epsilon: float, clients: int, participants: int, rounds: int
 ) -> float:
-    """Returns the delta of Remark 3.2, at a fixed epsilon: n/m times that of everyone's rounds.
+    """Returns the delta of Remark 3.2 at a fixed epsilon: n/m times that of full participation.
 
-    At epsilon = 0 it is the advantage of the best test.
-
-    Args:
-        mu: The Gaussian parameter of a round in which the client takes part.
-        epsilon: The epsilon of differential privacy.
-        clients: m, the number of clients.
-        participants: n, the number of clients that take part in a round.
-        rounds: T, the number of rounds.
+    Here mu is that of a round in which the client takes part. At epsilon = 0 delta is the advantage
+    of the best test.
 
     Example:
         >>> delta = remark_3_2_delta(
@@ -100,24 +70,12 @@ def remark_3_2_delta(
         >>> round(delta, 10)
         0.0126936738
     """
-    share = certified.participating_share(clients, participants)
+    share = participating_share(clients, participants)
     return share * convergent_lemmas.lemma_3(mu=mu * math.sqrt(rounds), epsilon=epsilon)
 
 
-def remark_4_1(
-    *,
-    clip: float,
-    proximal: float,
-    clients: int,
-    sigma: float,
-) -> float:
+def remark_4_1(*, clip: float, proximal: float, clients: int, sigma: float) -> float:
     """Returns the mu of a round of FedProx by Remark 4.1: 2V/(sqrt(m) alpha sigma), whatever K.
-
-    Args:
-        clip: V, the largest norm of a gradient.
-        proximal: Alpha, the strength of the proximal term.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
 
     Example:
         >>> remark_4_1(clip=1.0, proximal=2.0, clients=100, sigma=1.0)
@@ -126,20 +84,8 @@ def remark_4_1(
     return 2 * clip / (math.sqrt(clients) * proximal * sigma)
 
 
-def equation_28(
-    *,
-    steps: int,
-    rate: float,
-    smoothness: float,
-    c: float,
-) -> float:
+def equation_28(*, steps: int, rate: float, smoothness: float, c: float) -> float:
     """Returns the upper bound of Eq. (28) on eta(K, t): ((1 + K)^(c mu L) - 1)/(c L).
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        smoothness: L, the Lipschitz constant of the gradients.
-        c: The constant in H_K <= c ln(K + 1), which the paper leaves open.
 
     Example:
         >>> round(equation_28(steps=5, rate=0.1, smoothness=1.0, c=1.5), 6)
@@ -149,23 +95,11 @@ def equation_28(
 
 
 def equation_29(
-    *,
-    steps: int,
-    rate: float,
-    smoothness: float,
-    round_number: int,
-    z: float,
+    *, steps: int, rate: float, smoothness: float, round_number: int, z: float
 ) -> float:
     """Returns the upper bound of Eq. (29) on eta(K, t).
 
     The equation states (((tK + K + 1)/(tK + 1))^(z mu L) - 1)/(z L).
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        smoothness: L, the Lipschitz constant of the gradients.
-        round_number: t, the number of the round, from 0.
-        z: The constant that the paper leaves open; above 1.
 
     Example:
         >>> printed = equation_29(steps=5, rate=0.1, smoothness=1.0, round_number=1, z=1.1)
@@ -176,24 +110,10 @@ def equation_29(
     return math.expm1(z * rate * smoothness * growth) / (z * smoothness)
 
 
-def table_3(
-    *,
-    rounds: int,
-    clip: float,
-    clients: int,
-    epsilon: float,
-    delta: float,
-) -> float:
+def table_3(*, rounds: int, clip: float, clients: int, epsilon: float, delta: float) -> float:
     """Returns the sigma of Table 3's last row, which has neither the learning rate nor K in it.
 
     The row states V sqrt(Phi^-1(delta)^2 + 4 epsilon)/(epsilon sqrt(m)) sqrt(2 - 1/T).
-
-    Args:
-        rounds: T, the number of rounds.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        epsilon: The epsilon of differential privacy.
-        delta: The delta of differential privacy.
 
     Example:
         >>> round(table_3(rounds=100, clip=1.0, clients=50, epsilon=1.0, delta=1e-5), 6)
@@ -206,40 +126,22 @@ def table_3(
     return clip * size * math.sqrt(2 - 1 / rounds)
 
 
-def appendix_f_factor(
-    *,
-    rho: float,
-    gamma: float,
-    rounds: int,
-    diameter: float,
-) -> float:
-    """Returns the factor H_0/H_* of Appendix F after a tenth of the rounds.
+def appendix_f_factor(*, rho: float, gamma: float, rounds: int, diameter: float) -> float:
+    """Returns the factor H_0/H_* after a tenth of the rounds.
 
-    The appendix states that the factor is a constant, and that it shrinks as the rounds grow.
-
-    Args:
-        rho: The factor by which a round moves two models apart.
-        gamma: The distance that a round adds.
-        rounds: T, the number of rounds.
-        diameter: The largest distance of two models.
+    Appendix F states that it is a constant, and that it shrinks as the rounds grow.
 
     Example:
         >>> appendix_f_factor(rho=1.0, gamma=0.2, rounds=1000, diameter=2.0)
         2.5
     """
     return certified.relaxation_factor(
-        rho=rho,
-        gamma=gamma,
-        rounds=max(1, rounds // 10),
-        diameter=diameter,
+        rho=rho, gamma=gamma, rounds=max(1, rounds // 10), diameter=diameter
     )
 
 
 def appendix_f_work(*, rounds: int) -> float:
-    """Returns the work that Appendix F implies, calling the problem NP-hard: exponential in T.
-
-    Args:
-        rounds: T, the number of rounds.
+    """Returns the work that Appendix F implies by calling the problem NP-hard: exponential in T.
 
     Example:
         >>> appendix_f_work(rounds=10)

@@ -3,21 +3,23 @@
 Models are numbers. One client, the attacked one, has one of two data sets; the others agree. On
 linear losses the exchanged record turns a gradient from -V to V, on quadratic ones all gradients
 are curvature w. All are L-smooth, and their gradients are clipped like any other.
+`parameters.PARAMETERS` says what the parameters of the federations mean.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 Gradient = Callable[[float], float]
 
 
 def linear_gradient(slope: float) -> Gradient:
-    """Returns the gradient of slope w.
+    """Returns the gradient of the loss slope w.
 
     Args:
-        slope: Slope of the loss.
+        slope: The slope of the loss.
 
     Example:
         >>> linear_gradient(-1.0)(5.0)
@@ -27,10 +29,10 @@ def linear_gradient(slope: float) -> Gradient:
 
 
 def quadratic_gradient(curvature: float) -> Gradient:
-    """Returns the gradient of curvature/2 w^2; a negative curvature drives models apart.
+    """Returns the gradient of the loss curvature/2 w^2; a negative one drives models apart.
 
     Args:
-        curvature: Curvature of the loss.
+        curvature: The curvature of the loss.
 
     Example:
         >>> quadratic_gradient(-1.0)(5.0)
@@ -40,21 +42,16 @@ def quadratic_gradient(curvature: float) -> Gradient:
 
 
 def take_steps(
-    start: float,
-    gradient: Gradient,
-    rates: Iterable[float],
-    *,
-    clip: float,
-    proximal: float = 0.0,
+    start: float, gradient: Gradient, rates: Iterable[float], *, clip: float, proximal: float = 0.0
 ) -> float:
     """Returns the model after clipped gradient steps.
 
-    They are Eq. (2) of convergent-dp, or Eq. (4) with a proximal pull to the start.
+    These are the local steps of convergent-dp, Eq. (2), or Eq. (4) with a pull to the start.
 
     Args:
         start: The model before the first step.
-        gradient: Gradient of the client's loss.
-        rates: The learning rate of every step.
+        gradient: The gradient of the client's loss.
+        rates: The learning rate of each step.
         clip: V, the largest norm of a gradient.
         proximal: Alpha, the strength of the pull.
 
@@ -86,7 +83,7 @@ def average_models(
         start: The global model before the round.
         attacked: The gradient of the attacked client's loss.
         others: The gradient of the other clients' loss.
-        rates: The learning rate of every step.
+        rates: The learning rate of each step.
         clients: m, the number of clients.
         clip: V, the largest norm of a gradient.
         proximal: Alpha, the strength of the proximal term.
@@ -102,18 +99,15 @@ def average_models(
 
 
 def linear_gap(
-    rates: Sequence[float],
-    *,
-    clients: int,
-    clip: float,
-    proximal: float = 0.0,
+    rates: Sequence[float], *, clients: int, clip: float, proximal: float = 0.0
 ) -> float:
     """Returns how far apart one round takes two equal models.
 
-    The attacked client's linear loss has slope -V in one federation and V in the other.
+    The attacked client's linear loss has the slope -V in one federation and V in the other; no
+    pair of clipped gradients is further apart.
 
     Args:
-        rates: The learning rate of every step.
+        rates: The learning rate of each step.
         clients: m, the number of clients.
         clip: V, the largest norm of a gradient.
         proximal: Alpha, the strength of the proximal term.
@@ -122,23 +116,18 @@ def linear_gap(
         >>> round(linear_gap([0.1] * 5, clients=50, clip=1.0), 12)
         0.02
     """
-    ends = []
-    # The exchanged record turns the gradient from -V to V: no pair of clipped gradients is further
-    # apart.
-    for slope in (-clip, clip):
-        own = linear_gradient(slope)
-        others = linear_gradient(0.0)
-        ends.append(
-            average_models(0.0, own, others, rates, clients=clients, clip=clip, proximal=proximal)
-        )
-    return abs(ends[0] - ends[1])
+    setting: dict[str, Any] = {"clients": clients, "clip": clip, "proximal": proximal}
+    others = linear_gradient(0.0)
+    low = average_models(0.0, linear_gradient(-clip), others, rates, **setting)
+    high = average_models(0.0, linear_gradient(clip), others, rates, **setting)
+    return abs(low - high)
 
 
 def last_linear_model(gaps: Iterable[float], *, clients: int, sigma: float) -> float:
     """Returns the exact mu of the last model on linear losses, from the gap of each round.
 
-    A round then moves every model by the same amount: gaps add up, and so do the variances
-    sigma^2/m of the noises.
+    A round then moves every model by the same amount, so the gaps add up along the rounds, and so
+    do the variances sigma^2/m of their noise.
 
     Args:
         gaps: How far each round takes two equal models apart.
@@ -150,54 +139,27 @@ def last_linear_model(gaps: Iterable[float], *, clients: int, sigma: float) -> f
         1.0
     """
     distances = list(gaps)
-    # Distances add up along the rounds, and so do the variances sigma^2/m of the rounds' noise.
     return math.fsum(distances) / math.sqrt(len(distances) * sigma * sigma / clients)
 
 
 def constant_fedavg(
-    *,
-    rounds: int,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-    sigma: float,
+    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float
 ) -> float:
     """Returns the exact mu of Noisy-FedAvg's last model on linear losses at a constant rate.
 
-    See docs/theory.md#a2.
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
+    It grows like the root of the rounds (docs/theory.md#a2).
 
     Example:
         >>> mu = constant_fedavg(rounds=1000, steps=5, rate=0.1, clip=1.0, clients=50, sigma=1.0)
         >>> round(mu, 8)
         4.47213595
     """
-    gap = linear_gap([rate] * steps, clients=clients, clip=clip)
+    gap = constant_gap(steps=steps, rate=rate, clip=clip, clients=clients)
     return last_linear_model([gap] * rounds, clients=clients, sigma=sigma)
 
 
-def cyclic_gap(
-    *,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-) -> float:
+def cyclic_gap(*, steps: int, rate: float, clip: float, clients: int) -> float:
     """Returns one round's gap on linear losses at the rates mu/(k + 1).
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
 
     Example:
         >>> round(cyclic_gap(steps=5, rate=2.0, clip=1.0, clients=50), 8)
@@ -207,39 +169,18 @@ def cyclic_gap(
 
 
 def cyclic_fedavg(
-    *,
-    rounds: int,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-    sigma: float,
+    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float
 ) -> float:
     """Returns the exact mu of Noisy-FedAvg's last model on linear losses at cyclic rates.
 
-    See docs/theory.md#a2.
-
-    The rates are mu/(k + 1), restored in every round.
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
+    The rates are mu/(k + 1), and begin again in every round (docs/theory.md#a2).
 
     Example:
         >>> mu = cyclic_fedavg(rounds=1000, steps=20, rate=0.5, clip=2.0, clients=10, sigma=1.0)
         >>> round(mu, 6)
         71.954793
     """
-    gap = cyclic_gap(
-        steps=steps,
-        rate=rate,
-        clip=clip,
-        clients=clients,
-    )
+    gap = cyclic_gap(steps=steps, rate=rate, clip=clip, clients=clients)
     return last_linear_model([gap] * rounds, clients=clients, sigma=sigma)
 
 
@@ -255,16 +196,7 @@ def constant_fedprox(
 ) -> float:
     """Returns the exact mu of Noisy-FedProx's last model on linear losses at a constant rate.
 
-    See docs/theory.md#a3.
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        proximal: Alpha, the strength of the proximal term.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
+    It grows like the root of the rounds (docs/theory.md#a3).
 
     Example:
         >>> mu = constant_fedprox(
@@ -273,72 +205,30 @@ def constant_fedprox(
         >>> round(mu, 8)
         8.94426338
     """
-    gap = linear_gap([rate] * steps, clients=clients, clip=clip, proximal=proximal)
+    gap = constant_gap(steps=steps, rate=rate, clip=clip, clients=clients, proximal=proximal)
     return last_linear_model([gap] * rounds, clients=clients, sigma=sigma)
 
 
-def fedavg_gap(
-    *,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
+def constant_gap(
+    *, steps: int, rate: float, clip: float, clients: int, proximal: float = 0.0
 ) -> float:
-    """Returns one round's gap on linear losses at a constant rate: Lemma 7's example.
+    """Returns one round's gap on linear losses at a constant rate.
 
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
+    It is the example of Lemma 7, and with a proximal term that of Lemma 9.
 
     Example:
-        >>> round(fedavg_gap(steps=5, rate=0.5, clip=1.0, clients=50), 12)
+        >>> round(constant_gap(steps=5, rate=0.5, clip=1.0, clients=50), 12)
         0.1
-    """
-    return linear_gap([rate] * steps, clients=clients, clip=clip)
-
-
-def fedprox_gap(
-    *,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-    proximal: float,
-) -> float:
-    """Returns one round's gap with a proximal pull: Lemma 9's example.
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        proximal: Alpha, the strength of the proximal term.
-
-    Example:
-        >>> round(fedprox_gap(steps=3, rate=5.0, clip=1.0, clients=1, proximal=1.0), 9)
+        >>> round(constant_gap(steps=3, rate=5.0, clip=1.0, clients=1, proximal=1.0), 9)
         130.0
     """
     return linear_gap([rate] * steps, clients=clients, clip=clip, proximal=proximal)
 
 
-def stretch_factor(
-    *,
-    steps: int,
-    rate: float,
-    smoothness: float,
-    proximal: float = 0.0,
-) -> float:
+def stretch_factor(*, steps: int, rate: float, smoothness: float, proximal: float = 0.0) -> float:
     """Returns by how much local training stretches the distance of two models on one data set.
 
     The loss is quadratic, of curvature -L or L, whichever stretches more.
-
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        smoothness: L, the Lipschitz constant of the gradients.
-        proximal: Alpha, the strength of the proximal term.
 
     Example:
         >>> round(stretch_factor(steps=5, rate=0.1, smoothness=1.0), 8)
@@ -371,15 +261,6 @@ def apart_after_round(
     The attacked client's loss is linear and turns with the data set; the other losses are
     quadratic, of curvature -L or L, whichever takes them further apart.
 
-    Args:
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        smoothness: L, the Lipschitz constant of the gradients.
-        clients: m, the number of clients.
-        proximal: Alpha, the strength of the proximal term.
-        distance: The distance of the two models.
-
     Example:
         >>> apart = apart_after_round(
         ...     steps=5, rate=0.1, clip=1.0, smoothness=1.0, clients=50, proximal=0.0, distance=0.1
@@ -388,18 +269,13 @@ def apart_after_round(
         0.17982998
     """
     rates = [rate] * steps
+    setting: dict[str, Any] = {"clients": clients, "clip": clip, "proximal": proximal}
+    half = distance / 2
     distances = []
     for curvature in (-smoothness, smoothness):
         others = quadratic_gradient(curvature)
-        ends = []
-        for side in (1.0, -1.0):
-            # The attacked client pushes each of the two models away from the other.
-            own = linear_gradient(-side * clip)
-            start = side * distance / 2
-            ends.append(
-                average_models(
-                    start, own, others, rates, clients=clients, clip=clip, proximal=proximal
-                )
-            )
-        distances.append(abs(ends[0] - ends[1]))
+        # The attacked client pushes each of the two models away from the other.
+        high = average_models(half, linear_gradient(-clip), others, rates, **setting)
+        low = average_models(-half, linear_gradient(clip), others, rates, **setting)
+        distances.append(abs(high - low))
     return max(distances)

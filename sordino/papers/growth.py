@@ -121,12 +121,7 @@ def rates_by_rounds() -> list[Rate]:
             kind="paper",
             value=lambda t: math.sqrt(2 - 1 / t),
         ),
-        Rate(
-            label="convergent-dp, Thm 3(a), refuted",
-            kind="paper",
-            value=refuted,
-            dashed=True,
-        ),
+        Rate(label="convergent-dp, Thm 3(a), refuted", kind="paper", value=refuted, dashed=True),
         Rate(label="certified, constant rate, every view: √T", kind="certified", value=math.sqrt),
         Rate(label="certified, stage-wise rate, every view", kind="certified", value=_composed),
         Rate(
@@ -165,12 +160,7 @@ def rates_by_steps() -> list[Rate]:
             label="Wei, Cheng, Hu, Fukami, Bastianello: no K", kind="earlier", value=lambda _: 1.0
         ),
         Rate(label="convergent-dp, Table 3: K left out", kind="paper", value=lambda _: 1.0),
-        Rate(
-            label="convergent-dp, Thm 3(c): K",
-            kind="paper",
-            value=float,
-            dashed=True,
-        ),
+        Rate(label="convergent-dp, Thm 3(c): K", kind="paper", value=float, dashed=True),
         Rate(label="certified, FedAvg, constant rate: K", kind="certified", value=float),
         Rate(
             label="certified, FedProx, pull 0.1 a step",
@@ -208,13 +198,7 @@ def draw_growth(path: Path) -> None:
     # An explicit canvas draws without pyplot, whose global state belongs to the caller.
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    figure.subplots_adjust(
-        left=0.045,
-        right=0.80,
-        wspace=0.95,
-        top=0.83,
-        bottom=0.10,
-    )
+    figure.subplots_adjust(left=0.045, right=0.80, wspace=0.95, top=0.83, bottom=0.10)
     _draw_panel(left, rates_by_rounds(), "rounds T", f"in rounds, relative to T = 1 (K = {_STEPS})")
     _draw_panel(
         right,
@@ -243,12 +227,7 @@ def draw_growth(path: Path) -> None:
         raise UserError(f"picture {str(path)!r} cannot be written: {error.strerror}.") from error
 
 
-def _draw_panel(
-    axes: Axes,
-    rates: list[Rate],
-    word: str,
-    title: str,
-) -> None:
+def _draw_panel(axes: Axes, rates: list[Rate], word: str, title: str) -> None:
     """Draws the curves of one panel, on log axes."""
     # Twenty counts per decade, rounded: the small ones would otherwise appear twice.
     counts = sorted({round(10 ** (exponent / 20)) for exponent in range(61)})

@@ -190,11 +190,7 @@ def choose_refuting_trainings(published: float, certified: float) -> int:
 
 
 def measure(
-    verdict: Verdict,
-    folder: str | Path,
-    *,
-    trainings: int | None = None,
-    **options: Any,
+    verdict: Verdict, folder: str | Path, *, trainings: int | None = None, **options: Any
 ) -> Finding:
     """Audits what a claim's adversary sees, which for claims about a mu is the last model.
 
@@ -225,14 +221,7 @@ def measure(
         trainings = trainings or EPSILON_TRAININGS
     if trainings is None:
         trainings = choose_refuting_trainings(verdict.published, certify(protocol, view).mu or 0.0)
-    return audit(
-        protocol,
-        view,
-        trainings=trainings,
-        claims=(claim,),
-        folder=folder,
-        **options,
-    )
+    return audit(protocol, view, trainings=trainings, claims=(claim,), folder=folder, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,10 +297,7 @@ def measure_in_steps(
         joined = {place: np.concatenate(parts) for place, parts in sides.items()}
         # One half of the trainings chooses the threshold and the other judges it: judging where one
         # has chosen would make the bound too good.
-        scores = Scores(
-            choosing=(joined[0, 0], joined[0, 1]),
-            judging=(joined[1, 0], joined[1, 1]),
-        )
+        scores = Scores(choosing=(joined[0, 0], joined[0, 1]), judging=(joined[1, 0], joined[1, 1]))
         finding = judge_scores(scores, certified, (claim,), 1e-5, game.description)
         is_last = start + size >= trainings
         yield InterimBound(

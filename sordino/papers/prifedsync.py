@@ -11,26 +11,12 @@ from __future__ import annotations
 import math
 
 
-def theorem_2_limit(
-    *,
-    batch: int,
-    records: int,
-    steps: int,
-    rounds: int,
-    sigma: float,
-) -> float:
+def theorem_2_limit(*, batch: int, records: int, steps: int, rounds: int, sigma: float) -> float:
     """Returns the mu of Theorem 2's central limit.
 
     The theorem states sqrt(2) B/n sqrt(KR) sqrt(e^(1/s^2) Phi(1.5/s) + 3 Phi(-0.5/s) - 2). Verdict
     (docs/theory.md#c1, #c2, #c5): it reproduces Tables 1 to 3, but holds only in the limit, and
     gives too small an epsilon for few steps.
-
-    Args:
-        batch: The number of records that a step draws.
-        records: The number of records of a client.
-        steps: K, the local steps of a round.
-        rounds: T, the number of rounds.
-        sigma: The standard deviation of the noise.
 
     Example:
         >>> round(theorem_2_limit(batch=16, records=600, steps=38, rounds=93, sigma=1.0), 2)
@@ -46,23 +32,9 @@ def theorem_2_limit(
 
 
 def theorem_2_limit_epsilon(
-    *,
-    batch: int,
-    records: int,
-    steps: int,
-    rounds: int,
-    sigma: float,
-    delta: float,
+    *, batch: int, records: int, steps: int, rounds: int, sigma: float, delta: float
 ) -> float:
     """Returns the epsilon of Theorem 2's central limit.
-
-    Args:
-        batch: The number of records that a step draws.
-        records: The number of records of a client.
-        steps: K, the local steps of a round.
-        rounds: T, the number of rounds.
-        sigma: The standard deviation of the noise.
-        delta: The delta of differential privacy.
 
     Example:
         >>> epsilon = theorem_2_limit_epsilon(
@@ -73,13 +45,7 @@ def theorem_2_limit_epsilon(
     """
     from sordino.privacy.curves import gaussian
 
-    mu = theorem_2_limit(
-        batch=batch,
-        records=records,
-        steps=steps,
-        rounds=rounds,
-        sigma=sigma,
-    )
+    mu = theorem_2_limit(batch=batch, records=records, steps=steps, rounds=rounds, sigma=sigma)
     return gaussian.epsilon(mu, delta)
 
 
@@ -88,10 +54,6 @@ def lemma_3_7(*, shift: float, sigma: float) -> float:
 
     The upload is here a shift under Gaussian noise.
 
-    Args:
-        shift: The distance between the two uploads without noise.
-        sigma: The standard deviation of the noise.
-
     Example:
         >>> lemma_3_7(shift=1.0, sigma=2.0)
         0.5
@@ -99,24 +61,12 @@ def lemma_3_7(*, shift: float, sigma: float) -> float:
     return shift / sigma
 
 
-def helper_model(
-    *,
-    shift: float,
-    sigma: float,
-    clients: int,
-    mixing: float,
-) -> float:
+def helper_model(*, shift: float, sigma: float, clients: int, mixing: float) -> float:
     """Returns the exact mu of what client i receives in one round.
 
     The noises of the m - 2 other clients hide j's upload too. The new model is
     (1 - eta) w_global + eta/m sum of noisy uploads, and client i subtracts its own upload
     (prifedsync, Eq. (A.1)).
-
-    Args:
-        shift: The distance between the two uploads without noise.
-        sigma: The standard deviation of the noise.
-        clients: m, the number of clients.
-        mixing: The weight of the uploads in the new global model, eta.
 
     Example:
         >>> round(helper_model(shift=1.0, sigma=2.0, clients=5, mixing=0.5), 8)
@@ -133,10 +83,6 @@ def lemma_3_8(*, mu: float, probability: float) -> float:
 
     That of max(f, 1 - alpha - p^2) is the smaller of f's and p^2.
 
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        probability: The probability with which a client takes part in a round.
-
     Example:
         >>> round(lemma_3_8(mu=1.0, probability=0.5), 8)
         0.25
@@ -151,10 +97,6 @@ def sampled_pair(*, mu: float, probability: float) -> float:
 
     Both are sampled with probability p^2, so it is p^2 times f's.
 
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        probability: The probability with which a client takes part in a round.
-
     Example:
         >>> round(sampled_pair(mu=1.0, probability=0.5), 8)
         0.09573123
@@ -167,10 +109,6 @@ def lemma_b_1(*, mu: float, probability: float) -> float:
 
     Its trade-off function max(f, 1 - alpha - p_E), f being Gaussian, allows the smaller of both.
 
-    Args:
-        mu: The Gaussian parameter of the parts that differ.
-        probability: Of these parts, p_E.
-
     Example:
         >>> lemma_b_1(mu=1.0, probability=0.25)
         0.25
@@ -180,12 +118,6 @@ def lemma_b_1(*, mu: float, probability: float) -> float:
 
 def lemma_d_1(*, batch: int, records: int, sigma: float, epsilon: float) -> float:
     """Returns the delta of C_{B/n}(G_{1/sigma}), which Lemma D.1 gives a step of noisy SGD.
-
-    Args:
-        batch: B, the records of a step.
-        records: n, the records of the client.
-        sigma: Of the noise.
-        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(lemma_d_1(batch=16, records=600, sigma=1.0, epsilon=0.01), 6)
@@ -202,9 +134,6 @@ def lemma_d_1(*, batch: int, records: int, sigma: float, epsilon: float) -> floa
 def total_variation(*, mu: float) -> float:
     """Returns the total variation of N(0, 1) and N(mu, 1): 2 Phi(mu/2) - 1.
 
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-
     Example:
         >>> round(total_variation(mu=4.0), 8)
         0.95449974
@@ -218,10 +147,6 @@ def theorem_1_total_variation(*, rate: float, rounds: int) -> float:
 
     It is 1 - (1 - p^2)^R. Verdict (docs/theory.md#c4): unsound.
 
-    Args:
-        rate: p, the probability with which a client takes part in a round.
-        rounds: T, the number of rounds.
-
     Example:
         >>> theorem_1_total_variation(rate=0.5, rounds=2)
         0.4375
@@ -234,11 +159,6 @@ def theorem_1_strong_total_variation(*, rate: float, rounds: int, clients: int) 
     """Returns the total variation of Theorem 1's strong notion, (m - 1) R copies.
 
     It is 1 - (1 - p^2)^((m - 1) R). Verdict (docs/theory.md#c4, #c6): unsound.
-
-    Args:
-        rate: p, the probability with which a client takes part in a round.
-        rounds: T, the number of rounds.
-        clients: m, the number of clients.
 
     Example:
         >>> theorem_1_strong_total_variation(rate=0.5, rounds=2, clients=2)
@@ -256,10 +176,6 @@ def reach_probability(*, rate: float, rounds: int) -> float:
     Without noise this is the exact total variation (docs/theory.md#c4): sum_r p (1 - p)^(r - 1) (1
     - (1 - p)^(R - r + 1)), where j first takes part in round r, and i in that round or later.
 
-    Args:
-        rate: p, the probability with which a client takes part in a round.
-        rounds: T, the number of rounds.
-
     Example:
         >>> reach_probability(rate=0.5, rounds=2)
         0.5
@@ -275,12 +191,6 @@ def weak_reach_probability(*, rate: float, rounds: int, clients: int, mixing: fl
     Without noise this is the exact total variation. With an aggregation parameter below 1 the
     global model keeps every upload. At 1 it is the mean of the last round's uploads alone: anyone
     sampled together with a client that knows something of j's records knows it afterwards.
-
-    Args:
-        rate: p, the probability with which a client takes part in a round.
-        rounds: T, the number of rounds.
-        clients: m, the number of clients.
-        mixing: The weight of the uploads in the new global model, eta.
 
     Example:
         >>> weak_reach_probability(rate=0.5, rounds=2, clients=2, mixing=0.5)
@@ -332,10 +242,6 @@ def product_total_variation(*, mu: float, clients: int) -> float:
     Definition 3.6 says that this product represents all other clients together. Each model is
     mu-GDP here.
 
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        clients: m, the number of clients.
-
     Example:
         >>> round(product_total_variation(mu=1.0, clients=5), 6)
         0.682689
@@ -347,11 +253,6 @@ def coalition_reach_probability(*, rate: float, rounds: int, clients: int) -> fl
     """Returns the probability that some upload of client j reaches any other client.
 
     See docs/theory.md#c6.
-
-    Args:
-        rate: p, the probability with which a client takes part in a round.
-        rounds: T, the number of rounds.
-        clients: m, the number of clients.
 
     Example:
         >>> round(coalition_reach_probability(rate=0.05, rounds=5, clients=10), 6)

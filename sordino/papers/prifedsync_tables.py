@@ -181,20 +181,11 @@ def _epsilons(
     Rows that the paper prints twice are priced once.
     """
     run = {"batch": batch, "records": records, "steps": steps, "rounds": rounds}
-    full = certified.subsampled_epsilon(
-        **run,
-        sigma=sigma,
-        delta=delta,
-        interval=_GRID,
-    )
+    full = certified.subsampled_epsilon(**run, sigma=sigma, delta=delta, interval=_GRID)
     # Without sampling, both values are one computation.
     if probability == 1:
         return full, full
     sampled = certified.participating_epsilon(
-        **run,
-        sigma=sigma,
-        delta=delta,
-        probability=probability,
-        interval=_GRID,
+        **run, sigma=sigma, delta=delta, probability=probability, interval=_GRID
     )
     return full, sampled

@@ -1,6 +1,7 @@
 """Integrates divergences and moments numerically.
 
 These evaluations of the definitions share nothing with the formulas that they check.
+`parameters.PARAMETERS` says what the parameters mean.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
+from sordino.papers.parameters import drawn_share
+from sordino.protocol.errors import UserError
+
 if TYPE_CHECKING:
     import numpy as np
 
 # The trapezoidal rule is exponentially accurate for a Gaussian that vanishes at both ends.
 _NODES = 20_001
-# How far a grid reaches, in standard deviations.
+# How far a grid reaches, in standard deviations, and how far apart its points may be.
 _REACH = 12.0
+_WIDEST = 0.05
 
 
 def gaussian_divergence(*, order: float, sensitivity: float, sigma: float) -> float:
@@ -23,34 +28,22 @@ def gaussian_divergence(*, order: float, sensitivity: float, sigma: float) -> fl
 
     The definition is log E_Q (P/Q)^order / (order - 1).
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        sensitivity: How far one record moves a release, Delta.
-        sigma: The standard deviation of the noise.
-
     Example:
         >>> round(gaussian_divergence(order=2.0, sensitivity=2.0, sigma=1.0), 10)
         4.0
     """
-    from scipy.special import logsumexp
-
     shift = sensitivity / sigma
     # P^order Q^(1 - order) peaks here.
     centre = order * shift
     x, step = _make_grid(centre - _REACH, centre + _REACH)
     logs = -x * x / 2 + order * (shift * x - shift * shift / 2)
-    log_moment = float(logsumexp(logs)) + math.log(step) - math.log(2 * math.pi) / 2
-    return log_moment / (order - 1)
+    return _log_integral(logs, step) / (order - 1)
 
 
 def gaussian_delta(*, mu: float, epsilon: float) -> float:
     """Returns the hockey-stick divergence of N(mu, 1) from N(0, 1), integrated.
 
     The definition is E_P (1 - e^epsilon Q/P) where that is positive.
-
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(gaussian_delta(mu=1.0, epsilon=1.0), 10)
@@ -82,26 +75,24 @@ def gaussian_delta(*, mu: float, epsilon: float) -> float:
 def composed_mu(*, first: float, second: float) -> float:
     """Returns the mu of two Gaussian releases seen together.
 
-    It follows from the overlap 2 Phi(-mu/2) of the two joint laws. Given the first output x, the
-    second is tested at the threshold that x leaves: E_Q min(L1 L2, 1), L1 = e^(mu1 x - mu1^2/2).
-
-    Args:
-        first: The Gaussian parameter of the first release.
-        second: The Gaussian parameter of the second release.
+    It follows from the overlap 2 Phi(-mu/2) of the two joint laws. Given the output x of one, the
+    other is tested at the threshold that x leaves: E_Q min(L1 L2, 1), L1 = e^(mu1 x - mu1^2/2).
 
     Example:
         >>> round(composed_mu(first=3.0, second=4.0), 10)
         5.0
     """
     import numpy as np
-    from scipy.special import log_ndtr, logsumexp, ndtri
+    from scipy.special import log_ndtr, ndtri
 
-    x, step = _make_grid(-_REACH, first + _REACH)
-    threshold = (first * first / 2 - first * x) / second
-    alternative = log_ndtr(threshold - second / 2) - (x - first) ** 2 / 2
-    null = log_ndtr(-threshold - second / 2) - x * x / 2
-    log_sum = float(logsumexp(np.concatenate([alternative, null])))
-    log_overlap = log_sum + math.log(step) - math.log(2 * math.pi) / 2
+    # The integral is over the smaller one's output: given the larger one's, the test of the other
+    # would jump between two points of the grid.
+    small, large = sorted((first, second))
+    x, step = _make_grid(-_REACH, small + _REACH)
+    threshold = (small * small / 2 - small * x) / large
+    alternative = log_ndtr(threshold - large / 2) - (x - small) ** 2 / 2
+    null = log_ndtr(-threshold - large / 2) - x * x / 2
+    log_overlap = _log_integral(np.concatenate([alternative, null]), step)
     return -2 * float(ndtri(math.exp(log_overlap) / 2))
 
 
@@ -109,10 +100,6 @@ def rounded_delta(*, mu: float, epsilon: float) -> float:
     """Returns the delta of N(mu, 1) against N(0, 1) when only the rounded number is seen.
 
     It is summed over the whole numbers: E (P - e^epsilon Q) where that is positive.
-
-    Args:
-        mu: The parameter of Gaussian differential privacy.
-        epsilon: The epsilon of differential privacy.
 
     Example:
         >>> round(rounded_delta(mu=1.0, epsilon=0.5), 6)
@@ -137,11 +124,6 @@ def adaptive_delta(*, first: float, second: float, epsilon: float) -> float:
     half of it elsewhere. Given the first output, the second leaves a hockey-stick divergence at
     the remainder of epsilon.
 
-    Args:
-        first: The Gaussian parameter of the first release.
-        second: The largest Gaussian parameter of the second release.
-        epsilon: The epsilon of differential privacy.
-
     Example:
         >>> round(adaptive_delta(first=0.6, second=0.8, epsilon=1.0), 6)
         0.115736
@@ -156,7 +138,7 @@ def adaptive_delta(*, first: float, second: float, epsilon: float) -> float:
     # Both terms in logarithms: e^left is as large as the first output is surprising.
     alternative = np.exp(loss + log_ndtr(-left / parameter + parameter / 2) - x * x / 2)
     null = np.exp(epsilon + log_ndtr(-left / parameter - parameter / 2) - x * x / 2)
-    return float((alternative - null).sum()) * step / math.sqrt(2 * math.pi)
+    return _integral(alternative - null, step)
 
 
 def adaptive_divergence(*, order: float, first: float, second: float) -> float:
@@ -165,36 +147,25 @@ def adaptive_divergence(*, order: float, first: float, second: float) -> float:
     Where the first output points to the neighbour, the second has the parameter `second`, and
     half of it elsewhere. Given the first output, the moment of the second is known.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        first: The Gaussian parameter of the first release.
-        second: The largest Gaussian parameter of the second release.
-
     Example:
         >>> round(adaptive_divergence(order=2.0, first=0.6, second=0.8), 6)
         0.927184
     """
     import numpy as np
-    from scipy.special import logsumexp
 
     centre = order * first
     x, step = _make_grid(centre - _REACH, centre + _REACH)
     loss = first * x - first * first / 2
     parameter = np.where(loss > 0, second, second / 2)
     logs = -x * x / 2 + order * loss + order * (order - 1) / 2 * parameter**2
-    log_moment = float(logsumexp(logs)) + math.log(step) - math.log(2 * math.pi) / 2
-    return log_moment / (order - 1)
+    return _log_integral(logs, step) / (order - 1)
 
 
 def mixed_variation(*, mu: float, probability: float) -> float:
     """Returns the total variation of two mixtures that share one of their parts.
 
-    With a probability they are N(-mu/2, 1) and N(mu/2, 1), and otherwise N(0, 1), both of them.
+    With the given probability they are N(-mu/2, 1) and N(mu/2, 1), and otherwise both are N(0, 1).
     Half the distance of the two densities is integrated.
-
-    Args:
-        mu: The Gaussian parameter of the parts that differ.
-        probability: The probability of these parts.
 
     Example:
         >>> round(mixed_variation(mu=1.0, probability=0.5), 6)
@@ -206,21 +177,18 @@ def mixed_variation(*, mu: float, probability: float) -> float:
     shared = (1 - probability) * np.exp(-x * x / 2)
     one = probability * np.exp(-((x + mu / 2) ** 2) / 2) + shared
     other = probability * np.exp(-((x - mu / 2) ** 2) / 2) + shared
-    return float(np.abs(one - other).sum()) * step / 2 / math.sqrt(2 * math.pi)
+    return _integral(np.abs(one - other), step) / 2
 
 
 def drawn_delta(*, batch: int, records: int, sigma: float, epsilon: float) -> float:
     """Returns the delta of one step of noisy SGD on a linear loss, integrated.
 
     A batch holds B of the client's n records. One record is exchanged for its negative, so that its
-    clipped gradient C becomes -C; the gradients of the others are 0. The noise has the deviation
-    2 C sigma.
+    clipped gradient C becomes -C; the gradients of the others are 0. The noise has the standard
+    deviation 2 C sigma.
 
-    Args:
-        batch: B, the records of a step.
-        records: n, the records of the client.
-        sigma: The noise's standard deviation, in units of 2 C.
-        epsilon: The epsilon of differential privacy.
+    Raises:
+        UserError: The batch is larger than the data, or the noise too small for the integral.
 
     Example:
         >>> round(drawn_delta(batch=16, records=600, sigma=1.0, epsilon=0.01), 6)
@@ -228,21 +196,17 @@ def drawn_delta(*, batch: int, records: int, sigma: float, epsilon: float) -> fl
     """
     import numpy as np
 
-    drawn = batch / records
+    drawn = drawn_share(batch, records)
     shift = 1 / (2 * sigma)
     x, step = _make_grid(-_REACH - shift, _REACH + shift)
     left_out = (1 - drawn) * np.exp(-x * x / 2)
     one = drawn * np.exp(-((x - shift) ** 2) / 2) + left_out
     other = drawn * np.exp(-((x + shift) ** 2) / 2) + left_out
-    excess = np.maximum(one - math.exp(epsilon) * other, 0)
-    return float(excess.sum()) * step / math.sqrt(2 * math.pi)
+    return _integral(np.maximum(one - math.exp(epsilon) * other, 0), step)
 
 
 def gaussian_amplitude(*, sigma: float) -> float:
     """Returns E|X| of N(0, sigma^2), integrated.
-
-    Args:
-        sigma: The standard deviation of the noise.
 
     Example:
         >>> round(gaussian_amplitude(sigma=1.0), 10)
@@ -254,23 +218,11 @@ def gaussian_amplitude(*, sigma: float) -> float:
     return sigma * 2 * half / math.sqrt(2 * math.pi)
 
 
-def bezier_control(
-    *,
-    start: float,
-    optimum: float,
-    rate: float,
-    curvature: float,
-) -> float:
+def bezier_control(*, start: float, optimum: float, rate: float, curvature: float) -> float:
     """Returns the control point of the curve from v to w with the least mean loss along it.
 
-    The curve is a quadratic Bezier curve (udp-fl, Eq. (2) and (6)), the loss is
-    curvature/2 (w - optimum)^2, and v = w - rate curvature (w - optimum) is one gradient step.
-
-    Args:
-        start: The model before the step, w.
-        optimum: The minimum of the loss.
-        rate: The learning rate, mu in convergent-dp.
-        curvature: The second derivative of the loss.
+    The curve is a quadratic Bezier curve (udp-fl, Eq. (2) and (6)) that begins one gradient step
+    v = w - rate curvature (w - optimum) after w, on the loss curvature/2 (w - optimum)^2.
 
     Example:
         >>> round(bezier_control(start=1.0, optimum=0.0, rate=0.1, curvature=1.0), 10)
@@ -290,7 +242,29 @@ def bezier_control(
 
 
 def _make_grid(low: float, high: float) -> tuple[np.ndarray, float]:
-    """Returns evenly spaced points, and their distance."""
+    """Returns evenly spaced points and their distance.
+
+    Raises:
+        UserError: The points would be too far apart to integrate a Gaussian of deviation 1.
+    """
     import numpy as np
 
-    return np.linspace(low, high, _NODES), (high - low) / (_NODES - 1)
+    step = (high - low) / (_NODES - 1)
+    if not 0 < step <= _WIDEST:
+        raise UserError(
+            f"from {low:g} to {high:g} standard deviations is too wide to be integrated; "
+            "choose less extreme parameters."
+        )
+    return np.linspace(low, high, _NODES), step
+
+
+def _integral(values: np.ndarray, step: float) -> float:
+    """Returns the integral of values on a grid, over the constant of a Gaussian density."""
+    return float(values.sum()) * step / math.sqrt(2 * math.pi)
+
+
+def _log_integral(logs: np.ndarray, step: float) -> float:
+    """Returns the logarithm of the same integral, from the logarithms of the values."""
+    from scipy.special import logsumexp
+
+    return float(logsumexp(logs)) + math.log(step) - math.log(2 * math.pi) / 2

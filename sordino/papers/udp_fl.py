@@ -21,11 +21,6 @@ def table_3_gaussian(*, order: float, sensitivity: float, sigma: float) -> float
 
     Verdict (docs/theory.md#b4): unsound for Delta > 1, since the square of Delta is missing.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        sensitivity: How far one record moves a release, Delta.
-        sigma: The standard deviation of the noise.
-
     Example:
         >>> table_3_gaussian(order=2.0, sensitivity=2.0, sigma=1.0)
         2.0
@@ -38,11 +33,6 @@ def theorem_2(*, order: float, step: float, nu: float) -> float:
 
     It has the printed 1 - e^-1, (1 - nu) and sgn of Eq. (12). Verdict (docs/theory.md#b1): it is
     not a Rényi divergence, but close to the moment I whose log/(order - 1) would be one.
-
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        step: The staircase's step, lambda.
-        nu: The share of a step at its upper height.
 
     Example:
         >>> round(theorem_2(order=2.0, step=1.0, nu=0.7), 8)
@@ -64,10 +54,6 @@ def appendix_a_4(*, order: float, gamma: float) -> float:
 
     The paper bounds the printed "gamma" by e^((alpha - 1) lambda) + 1 and solves for lambda.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        gamma: The divergence that is aimed at.
-
     Raises:
         UserError: No staircase has this step, which is not above 0.
 
@@ -86,10 +72,6 @@ def appendix_a_4(*, order: float, gamma: float) -> float:
 def appendix_a_4_divergence(*, order: float, gamma: float) -> float:
     """Returns the exact divergence of one coordinate under the staircase of A.4.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        gamma: The divergence that is aimed at.
-
     Example:
         >>> round(appendix_a_4_divergence(order=2.0, gamma=3.0), 6) < 3.0
         True
@@ -98,22 +80,10 @@ def appendix_a_4_divergence(*, order: float, gamma: float) -> float:
     return staircase_divergence(order=order, step=step, nu=0.5)
 
 
-def staircase_divergence(
-    *,
-    order: float,
-    step: float,
-    nu: float,
-    dimension: int = 1,
-) -> float:
+def staircase_divergence(*, order: float, step: float, nu: float, dimension: int = 1) -> float:
     """Returns the exact divergence of staircase noise on every coordinate (docs/theory.md#b1, #b2).
 
     The shift has an l2 norm of one width.
-
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        step: The staircase's step, lambda.
-        nu: The share of a step at its upper height.
-        dimension: The number of parameters, m.
 
     Example:
         >>> round(staircase_divergence(order=1.1, step=5.0, nu=0.5), 8)
@@ -130,10 +100,6 @@ def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
 
     The divergence of one coordinate is the right one (docs/theory.md#b1), so that only the claim
     about many coordinates is left to check.
-
-    Args:
-        epsilon: The epsilon of differential privacy.
-        rounds: T, the number of rounds.
 
     Example:
         >>> round(algorithm_3_step(epsilon=1.0, rounds=1), 3)
@@ -163,11 +129,6 @@ def harmonized_epsilon(*, epsilon: float, rounds: int, dimension: int) -> float:
 
     The noise falls on every coordinate of a vector whose l2 norm is bounded.
 
-    Args:
-        epsilon: The epsilon of differential privacy.
-        rounds: T, the number of rounds.
-        dimension: The number of parameters, m.
-
     Example:
         >>> round(harmonized_epsilon(epsilon=1.0, rounds=1, dimension=1000), 1)
         42.6
@@ -181,11 +142,6 @@ def harmonized_epsilon(*, epsilon: float, rounds: int, dimension: int) -> float:
 def composition(*, order: float, first: float, second: float) -> float:
     """Returns the Rényi divergence of two Gaussian releases together: the sum of theirs.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        first: The Gaussian parameter of the first release.
-        second: The largest Gaussian parameter of the second release.
-
     Example:
         >>> composition(order=2.0, first=0.6, second=0.8)
         1.0
@@ -198,11 +154,6 @@ def conversion(*, order: float, mu: float, delta: float) -> float:
 
     It is epsilon_alpha + log(1/delta)/(alpha - 1), with epsilon_alpha = alpha mu^2/2.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        mu: The Gaussian parameter of the release.
-        delta: The delta of differential privacy.
-
     Example:
         >>> round(conversion(order=6.0, mu=1.0, delta=1e-5), 4)
         5.3026
@@ -214,11 +165,6 @@ def theorem_6(*, order: float, sensitivity: float, sigma: float) -> float:
     """Returns the least epsilon of Theorem 6 with sigma^2 >= alpha Delta^2/(2 epsilon).
 
     For that epsilon the Gaussian mechanism is (alpha, epsilon)-RDP.
-
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        sensitivity: How far one record moves a release, Delta.
-        sigma: The standard deviation of the noise.
 
     Example:
         >>> theorem_6(order=2.0, sensitivity=2.0, sigma=1.0)
@@ -234,10 +180,6 @@ def theorem_7_scale(*, order: float, gamma: float) -> float:
     Solving the divergence for the scale gives -(alpha - 1) where the paper prints + alpha - 1, so
     this scale is too small.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        gamma: The divergence that is aimed at.
-
     Example:
         >>> round(theorem_7_scale(order=2.0, gamma=1.0), 8)
         0.65740336
@@ -248,10 +190,6 @@ def theorem_7_scale(*, order: float, gamma: float) -> float:
 
 def theorem_7_divergence(*, order: float, gamma: float) -> float:
     """Returns the exact divergence of Laplace noise of Theorem 7's scale.
-
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        gamma: The divergence that is aimed at.
 
     Example:
         >>> round(theorem_7_divergence(order=2.0, gamma=1.0), 8)
@@ -268,11 +206,6 @@ def lemma_2(*, order: int, gamma: float, clients: int) -> float:
     Verdict (docs/theory.md#b7): unsound. It tends to 0 as the order grows, and gamma is not a pure
     epsilon.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        gamma: The divergence of each client's randomiser.
-        clients: m, the number of clients.
-
     Example:
         >>> round(lemma_2(order=64, gamma=2.0, clients=1000), 8)
         0.0920574
@@ -287,11 +220,6 @@ def lemma_3(*, order: int, gamma: float, clients: int) -> float:
 
     Verdict (docs/theory.md#b8): true as a lower bound for a pure epsilon; a promise needs an upper
     one.
-
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        gamma: The divergence of each client's randomiser.
-        clients: m, the number of clients.
 
     Example:
         >>> round(lemma_3(order=2, gamma=1.0, clients=100), 8)
@@ -308,11 +236,6 @@ def shuffled_randomized_response(*, order: float, local: float, clients: int) ->
     See docs/theory.md#b7.
 
     One of n equal bits is flipped.
-
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        local: The epsilon of each client's randomiser, eps_0.
-        clients: m, the number of clients.
 
     Example:
         >>> round(shuffled_randomized_response(order=2, local=1.0, clients=100), 8)

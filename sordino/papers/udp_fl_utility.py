@@ -17,10 +17,6 @@ def lemma_1(*, step: float, width: float) -> float:
 
     At nu = 1/(1 + e^(lambda/2)) it is Delta e^(lambda/2)/(e^lambda - 1).
 
-    Args:
-        step: The staircase's step, lambda.
-        width: The staircase's width, Delta.
-
     Example:
         >>> round(lemma_1(step=1.0, width=1.0), 8)
         0.95951738
@@ -30,10 +26,6 @@ def lemma_1(*, step: float, width: float) -> float:
 
 def usual_amplitude(*, step: float, width: float) -> float:
     """Returns the exact E|X| of the staircase at Lemma 1's nu.
-
-    Args:
-        step: The staircase's step, lambda.
-        width: The staircase's width, Delta.
 
     Example:
         >>> round(usual_amplitude(step=1.0, width=1.0), 8)
@@ -49,10 +41,6 @@ def least_saving(*, epsilon: float, width: float) -> float:
 
     Section 5.1 states Delta^2 (1/12 - epsilon^2/720 + O(epsilon^4)).
 
-    Args:
-        epsilon: The epsilon of differential privacy.
-        width: The staircase's width, Delta.
-
     Example:
         >>> round(least_saving(epsilon=0.5, width=1.0), 8)
         0.08298611
@@ -65,11 +53,6 @@ def saved_variance(*, epsilon: float, width: float, delta: float) -> float:
 
     One coordinate and one release; the Gaussian hides as much at delta, and the staircase's nu is
     the one of least variance.
-
-    Args:
-        epsilon: The epsilon of differential privacy.
-        width: The staircase's width, Delta.
-        delta: The delta of the Gaussian, which the other two do not need.
 
     Example:
         >>> round(saved_variance(epsilon=0.5, width=1.0, delta=1e-300), 4)
@@ -102,9 +85,6 @@ def mean_of_ends(*, start: float) -> float:
     A network of two weights, w and v, gives the logit w v to a record of class 1. The ends are (a,
     a) and (-a, -a), which are equally good.
 
-    Args:
-        start: a, how large the weights are.
-
     Example:
         >>> round(mean_of_ends(start=2.0), 6)
         0.01815
@@ -115,9 +95,6 @@ def mean_of_ends(*, start: float) -> float:
 def loss_of_midpoint(*, start: float) -> float:
     """Returns the cross-entropy of the network halfway between the two: that of a logit of 0.
 
-    Args:
-        start: a, how large the weights of the ends are.
-
     Example:
         >>> round(loss_of_midpoint(start=2.0), 6)
         0.693147
@@ -126,23 +103,11 @@ def loss_of_midpoint(*, start: float) -> float:
     return math.log1p(math.exp(-(midpoint * midpoint)))
 
 
-def theorem_3(
-    *,
-    step: float,
-    width: float,
-    nu: float,
-    dimension: int,
-) -> float:
+def theorem_3(*, step: float, width: float, nu: float, dimension: int) -> float:
     """Returns the expected l1 distance of Theorem 3 at T = 1.
 
     The theorem states m/(1 - e^-lambda) (nu^2 Delta^2 + e^-lambda Delta^2 - e^-lambda nu^2 Delta^2
     + Delta e^-lambda).
-
-    Args:
-        step: The staircase's step, lambda.
-        width: The staircase's width, Delta.
-        nu: The share of a step at its upper height.
-        dimension: The number of parameters, m.
 
     Example:
         >>> round(theorem_3(step=1.0, width=10.0, nu=0.3, dimension=1), 1)
@@ -155,22 +120,10 @@ def theorem_3(
     return dimension / (1 - fallen) * inner
 
 
-def staircase_distance(
-    *,
-    step: float,
-    width: float,
-    nu: float,
-    dimension: int,
-) -> float:
+def staircase_distance(*, step: float, width: float, nu: float, dimension: int) -> float:
     """Returns the exact expected l1 distance after one release: m E|X| (docs/theory.md#b4).
 
     The printed one lacks the height of the density.
-
-    Args:
-        step: The staircase's step, lambda.
-        width: The staircase's width, Delta.
-        nu: The share of a step at its upper height.
-        dimension: The number of parameters, m.
 
     Example:
         >>> round(staircase_distance(step=1.0, width=10.0, nu=0.3, dimension=1), 3)
@@ -186,10 +139,6 @@ def theorem_4(*, width: float, epsilon: float) -> float:
 
     The constant is taken as 1.
 
-    Args:
-        width: The staircase's width, Delta.
-        epsilon: The epsilon of differential privacy.
-
     Example:
         >>> round(theorem_4(width=1.0, epsilon=1.0), 6)
         0.920674
@@ -198,13 +147,7 @@ def theorem_4(*, width: float, epsilon: float) -> float:
 
 
 def additional_rounds(
-    *,
-    width: float,
-    epsilon: float,
-    rate: float,
-    curvature: float,
-    start: float,
-    tolerance: float,
+    *, width: float, epsilon: float, rate: float, curvature: float, start: float, tolerance: float
 ) -> float:
     """Returns how many more rounds noisy descent on curvature/2 w^2 needs; may be infinite.
 
@@ -212,14 +155,6 @@ def additional_rounds(
     theta <- (1 - rate curvature) theta - rate noise, the square of the distance shrinks by the
     square of the factor and gains rate^2 Var(noise) in every round, so that it never falls below
     their fixed point.
-
-    Args:
-        width: The staircase's width, Delta.
-        epsilon: The epsilon of differential privacy.
-        rate: The learning rate, mu in convergent-dp.
-        curvature: The second derivative of the loss.
-        start: The distance from the minimum before the first round.
-        tolerance: The root mean square distance from the minimum that is aimed at.
 
     Raises:
         UserError: Descent without noise would not converge, or epsilon is 0.
@@ -263,22 +198,10 @@ def additional_rounds(
     return with_noise - without_noise
 
 
-def theorem_5(
-    *,
-    start: float,
-    optimum: float,
-    rate: float,
-    curvature: float,
-) -> float:
+def theorem_5(*, start: float, optimum: float, rate: float, curvature: float) -> float:
     """Returns the control point of Theorem 5, Eq. (5): 1.2/L + 1.1 w - 0.1 v.
 
     Here v is one gradient step from w on L/2 (w - optimum)^2.
-
-    Args:
-        start: The model before the step, w.
-        optimum: The minimum of the loss.
-        rate: The learning rate, mu in convergent-dp.
-        curvature: The second derivative of the loss.
 
     Example:
         >>> round(theorem_5(start=1.0, optimum=0.0, rate=0.1, curvature=1.0), 6)
@@ -294,11 +217,6 @@ def lemma_4(*, order: float, sensitivity: float, epsilon: float) -> float:
 
     Sigma is that of Theorem 6.
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        sensitivity: How far one record moves a release, Delta.
-        epsilon: The epsilon of differential privacy.
-
     Example:
         >>> round(lemma_4(order=2.0, sensitivity=1.0, epsilon=1.0), 8)
         0.79788456
@@ -310,11 +228,6 @@ def lemma_4(*, order: float, sensitivity: float, epsilon: float) -> float:
 def calibrated_sigma(*, order: float, sensitivity: float, epsilon: float) -> float:
     """Returns the sigma of Theorem 6: sigma^2 = alpha Delta^2/(2 epsilon).
 
-    Args:
-        order: The order of the Rényi divergence, alpha.
-        sensitivity: How far one record moves a release, Delta.
-        epsilon: The epsilon of differential privacy.
-
     Example:
         >>> calibrated_sigma(order=2.0, sensitivity=1.0, epsilon=1.0)
         1.0
@@ -325,10 +238,6 @@ def calibrated_sigma(*, order: float, sensitivity: float, epsilon: float) -> flo
 def lemma_5(*, sensitivity: float, scale: float) -> float:
     """Returns the expected amplitude of the Laplace mechanism f(Delta, b) by Lemma 5: Delta/b.
 
-    Args:
-        sensitivity: How far one record moves a release, Delta.
-        scale: The scale of the Laplace noise, b.
-
     Example:
         >>> lemma_5(sensitivity=1.0, scale=2.0)
         0.5
@@ -338,9 +247,6 @@ def lemma_5(*, sensitivity: float, scale: float) -> float:
 
 def laplace_amplitude(*, scale: float) -> float:
     """Returns the exact E|X| of the density e^(-|x|/b)/(2b) of Appendices A.3 and D: b.
-
-    Args:
-        scale: The scale of the Laplace noise, b.
 
     Example:
         >>> laplace_amplitude(scale=2.0)
@@ -354,10 +260,6 @@ def theorem_8(*, dimension: int, sigma: float) -> float:
 
     The theorem states sqrt(2 m^2 sigma^2/pi).
 
-    Args:
-        dimension: The number of parameters, m.
-        sigma: The standard deviation of the noise.
-
     Example:
         >>> round(theorem_8(dimension=1, sigma=1.0), 8)
         0.79788456
@@ -368,11 +270,6 @@ def theorem_8(*, dimension: int, sigma: float) -> float:
 def gaussian_distance(*, dimension: int, sigma: float, rounds: int) -> float:
     """Returns the exact m E|X_1 + ... + X_T| of Gaussian noises: m sigma sqrt(2 T/pi).
 
-    Args:
-        dimension: The number of parameters, m.
-        sigma: The standard deviation of the noise.
-        rounds: T, the number of rounds.
-
     Example:
         >>> round(gaussian_distance(dimension=1, sigma=1.0, rounds=100), 8)
         7.97884561
@@ -382,11 +279,6 @@ def gaussian_distance(*, dimension: int, sigma: float, rounds: int) -> float:
 
 def theorem_9(*, dimension: int, scale: float, rounds: int) -> float:
     """Returns the expected l1 distance after T rounds by Theorem 9: T m b.
-
-    Args:
-        dimension: The number of parameters, m.
-        scale: The scale of the Laplace noise, b.
-        rounds: T, the number of rounds.
 
     Example:
         >>> theorem_9(dimension=1, scale=2.0, rounds=3)
@@ -400,11 +292,6 @@ def laplace_distance(*, dimension: int, scale: float, rounds: int) -> float:
 
     It is 2 m b Gamma(T + 1/2)/(sqrt(pi) Gamma(T)): the sum of T Laplace variables is the difference
     of two Gamma(T) variables, of which this is Gini's mean difference.
-
-    Args:
-        dimension: The number of parameters, m.
-        scale: The scale of the Laplace noise, b.
-        rounds: T, the number of rounds.
 
     Example:
         >>> round(laplace_distance(dimension=1, scale=1.0, rounds=1), 8)

@@ -17,12 +17,12 @@ from sordino.protocol.errors import UserError
 
 
 def wavy_gradient(slope: float, *, height: float, smoothness: float) -> Gradient:
-    """Returns the gradient slope + A cos(w L/A): of a loss that is L-smooth and not convex.
+    """Returns the gradient slope + A cos(w L/A) of a loss that is L-smooth and not convex.
 
     Args:
         slope: The mean slope of the loss.
         height: A, the height of the wave.
-        smoothness: L, the largest curvature, which is taken with either sign.
+        smoothness: L, the largest curvature, which occurs with either sign.
 
     Example:
         >>> wavy_gradient(0.9, height=0.1, smoothness=1.0)(0.0)
@@ -32,31 +32,13 @@ def wavy_gradient(slope: float, *, height: float, smoothness: float) -> Gradient
 
 
 def wavy_constant_fedavg(
-    *,
-    rounds: int,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-    sigma: float,
-    wave: float,
+    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float, wave: float
 ) -> float:
-    """Returns a mu that Noisy-FedAvg's last model exceeds on a loss that is really not convex.
-
-    See docs/theory.md#a2.
+    """Returns a mu that Noisy-FedAvg's last model reaches on a loss that is really not convex.
 
     The attacked client has the gradient +-(V - A) + A cos(w L/A), A = `wave` V, for any L.
     Whatever the noise, the wave moves a step by at most A, so the sign of the last model tells the
-    data sets apart as well as linear losses of slope +-(V - 2A) do.
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
-        wave: The height of the wave, as a share of the clip; below 1/2.
+    data sets apart at least as well as linear losses of slope +-(V - 2A) do (docs/theory.md#a2).
 
     Example:
         >>> mu = wavy_constant_fedavg(
@@ -76,25 +58,9 @@ def wavy_constant_fedavg(
 
 
 def wavy_cyclic_fedavg(
-    *,
-    rounds: int,
-    steps: int,
-    rate: float,
-    clip: float,
-    clients: int,
-    sigma: float,
-    wave: float,
+    *, rounds: int, steps: int, rate: float, clip: float, clients: int, sigma: float, wave: float
 ) -> float:
     """Returns the same at the cyclic rates mu/(k + 1) (docs/theory.md#a2).
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
-        wave: The height of the wave, as a share of the clip; below 1/2.
 
     Example:
         >>> mu = wavy_cyclic_fedavg(
@@ -128,16 +94,6 @@ def wavy_constant_fedprox(
 
     The weight (1 - eta alpha)^j of an earlier step is then not negative, so the argument for every
     step carries over to their weighted sum.
-
-    Args:
-        rounds: T, the number of rounds.
-        steps: K, the local steps of a round.
-        rate: The learning rate, mu in convergent-dp.
-        clip: V, the largest norm of a gradient.
-        proximal: Alpha, the strength of the proximal term.
-        clients: m, the number of clients.
-        sigma: The standard deviation of the noise.
-        wave: The height of the wave, as a share of the clip; below 1/2.
 
     Raises:
         UserError: The rate is above 1/alpha.

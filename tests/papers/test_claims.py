@@ -9,7 +9,7 @@ import pytest
 
 from sordino.papers.catalogue import all_claims, as_documents, find
 from sordino.papers.claims import check
-from sordino.papers.parameters import RULES, check_parameter
+from sordino.papers.parameters import PARAMETERS, check_parameter
 from sordino.protocol import UserError
 from tests.support import REPOSITORY
 
@@ -131,7 +131,7 @@ def test_every_claim_says_all_there_is_to_say(claim) -> None:
     )
     assert claim.statement.endswith(".")
     assert claim.reason.endswith(".")
-    assert claim.defaults.keys() <= RULES.keys()
+    assert claim.defaults.keys() <= PARAMETERS.keys()
     for name, value in claim.defaults.items():
         assert check_parameter(name, value) == value
     # True as printed, or not: a condition beside "sound" would say both.
