@@ -29,9 +29,10 @@ class PublishedClaim:
         where: The place in the paper, with equation numbers.
         statement: The claim in one sentence.
         quantity: What the number is: "mu", "epsilon", "rdp", "delta", ...
-        relation: How the paper relates the true value to the printed one.
         verdict: "sound"; "conditional", true under a condition that the paper does not state;
             "unsound"; "asymptotic", true in a limit.
+        relation: How the paper relates the true value to the printed one; most claims are upper
+            bounds.
         condition: What must hold beyond the paper's assumptions for the claim to be true.
         assumes: What the claim is about, where the paper says so elsewhere or implies it.
         published: The printed formula; takes some of the parameters by keyword.
@@ -49,12 +50,12 @@ class PublishedClaim:
     where: str
     statement: str
     quantity: str
-    relation: Relation
     verdict: Judgement
     published: Formula
     exact: Formula
     evidence: str
     reason: str
+    relation: Relation = "at most"
     condition: str = "none"
     assumes: str = "none"
     sound_replacement: str = "none needed"
@@ -197,7 +198,10 @@ def check(claim: PublishedClaim, **overrides: Number) -> Verdict:
     try:
         published = _evaluate(claim.published, parameters)
         exact = _evaluate(claim.exact, parameters)
-    except (OverflowError, ZeroDivisionError):
+    except UserError:
+        raise
+    # Extreme parameters overflow, divide by 0 or leave the domain of a logarithm.
+    except (ArithmeticError, ValueError):
         published = math.nan
         exact = math.nan
     if math.isnan(published) or math.isnan(exact):

@@ -10,9 +10,9 @@ from sordino.papers.claims import PublishedClaim
 from sordino.papers.parameters import Number
 
 # V = 1 and sigma = 1 fix the units; K, mu and m are of the size that the paper trains with.
-_ROUND: dict[str, Number] = {"steps": 5, "rate": 0.1, "clip": 1.0, "clients": 50}
-_FEDERATION: dict[str, Number] = {"rounds": 1000, **_ROUND, "sigma": 1.0}
-_FLIPPED = "Two runs on linear losses, one record's gradient turned from -V to V, give exactly"
+ROUND: dict[str, Number] = {"steps": 5, "rate": 0.1, "clip": 1.0, "clients": 50}
+FEDERATION: dict[str, Number] = {"rounds": 1000, **ROUND, "sigma": 1.0}
+FLIPPED = "Two runs on linear losses, one record's gradient turned from -V to V, give exactly"
 _QUADRATIC = "Local training on a quadratic loss, of curvature -L or L, gives exactly"
 _LAST_ITERATE = (
     "sordino.privacy.amplification.last_iterate: the greatest convex minorant, exactly tight "
@@ -21,6 +21,96 @@ _LAST_ITERATE = (
 _SLOW_ENOUGH = "a learning rate of at most 1/alpha; the paper asks for less, rate < 1/(alpha - L)"
 # With L = 0.9 the paper allows rates up to 10.
 _TOO_FAST: dict[str, Number] = {"rate": 5.0, "steps": 3, "proximal": 1.0}
+
+# These four claims are made a second time: of non-convex losses, and by prifedsync.
+THEOREM_3A = PublishedClaim(
+    name="convergent/theorem-3a",
+    where="convergent-dp, Theorem 3(a), Eq. (15)",
+    statement=(
+        "At a constant learning rate the privacy of the last model converges as the rounds grow."
+    ),
+    quantity="mu",
+    verdict="unsound",
+    condition="one round only; false for every T >= 2 and L > 0",
+    published=convergent.theorem_3a,
+    exact=counterexamples.constant_fedavg,
+    evidence=FLIPPED,
+    reason=(
+        "docs/theory.md#a1, #a2: G.3 minimises under one equality and lets a distance become "
+        "negative; the value falls as L grows, and linear losses are L-smooth for every L."
+    ),
+    sound_replacement=_LAST_ITERATE,
+    # After 1,000 rounds the printed value has long reached its limit, and the true one still
+    # grows like the root of T.
+    defaults={**FEDERATION, "smoothness": 1.0},
+)
+THEOREM_3B = PublishedClaim(
+    name="convergent/theorem-3b",
+    where="convergent-dp, Theorem 3(b), Eq. (16)",
+    statement=(
+        "At a cyclically decaying learning rate the privacy of the last model converges as the"
+        " rounds grow."
+    ),
+    quantity="mu",
+    verdict="unsound",
+    condition="one round only, with the missing learning rate restored",
+    published=convergent.theorem_3b,
+    exact=counterexamples.cyclic_fedavg,
+    evidence=FLIPPED,
+    reason=(
+        "docs/theory.md#a2: as 3(a); moreover, (16) lacks the learning rate mu, so for mu < 1 "
+        "it is exceeded once T > (rho + 1)/((rho - 1) mu^2)."
+    ),
+    sound_replacement=_LAST_ITERATE,
+    # A rate below 1 and many rounds, since the missing factor mu lets the printed value start
+    # too high.
+    defaults={
+        "rounds": 1000,
+        "steps": 20,
+        "rate": 0.5,
+        "clip": 2.0,
+        "smoothness": 1.0,
+        "clients": 10,
+        "sigma": 1.0,
+        "c": 1.5,
+    },
+)
+THEOREM_4 = PublishedClaim(
+    name="convergent/theorem-4",
+    where="convergent-dp, Theorem 4, Eq. (19)",
+    statement=(
+        "With a proximal term alpha > L the privacy of the last model converges as the rounds "
+        "and the local steps grow."
+    ),
+    quantity="mu",
+    verdict="unsound",
+    condition="one round only, with a learning rate of at most 1/alpha",
+    published=convergent.theorem_4,
+    exact=counterexamples.constant_fedprox,
+    evidence=FLIPPED,
+    reason=(
+        "docs/theory.md#a3: as 3(a), for rho = alpha/(alpha - L) > 1; moreover, rate < "
+        "1/(alpha - L) does not make the local steps contract."
+    ),
+    sound_replacement=_LAST_ITERATE,
+    defaults={**FEDERATION, "steps": 20, "rate": 0.5, "smoothness": 0.5, "proximal": 1.0},
+)
+LEMMA_5 = PublishedClaim(
+    name="convergent/lemma-5",
+    where="convergent-dp, Lemma 5",
+    statement=("Gaussian releases compose to the root of the summed squares of their parameters."),
+    quantity="mu",
+    relation="equal to",
+    verdict="sound",
+    published=convergent_lemmas.lemma_5,
+    exact=quadrature.composed_mu,
+    evidence="The overlap of the two joint laws, integrated, is that of",
+    reason=(
+        "A rotation of the joint Gaussian; also for releases that depend on earlier ones "
+        "(Dong, Roth and Su 2022, Thm 3.2)."
+    ),
+    defaults={"first": 3.0, "second": 4.0},
+)
 
 CLAIMS: tuple[PublishedClaim, ...] = (
     PublishedClaim(
@@ -31,7 +121,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "lambda^2 |phi(w_t) - phi'(w~_t)|^2."
         ),
         quantity="mu",
-        relation="at most",
         verdict="conditional",
         condition=(
             "the norms are replaced by bounds that hold almost surely along the coupled runs; only"
@@ -49,7 +138,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "convex minorant of docs/theory.md#a7"
         ),
         # Any lambda shows the same: the bound is true, and larger than the exact value.
-        defaults={**_FEDERATION, "rounds": 100, "interpolation": 0.5},
+        defaults={**FEDERATION, "rounds": 100, "interpolation": 0.5},
     ),
     PublishedClaim(
         name="convergent/theorem-2",
@@ -59,7 +148,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "their distance plus gamma."
         ),
         quantity="distance",
-        relation="at most",
         verdict="conditional",
         condition=(
             "rho and gamma are the sums of Lemmas 7 and 8, not Table 2's shortcuts; for FedProx, "
@@ -79,64 +167,11 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "sordino.privacy.sensitivity.bound_upload, "
             "sordino.privacy.upload_sensitivity.smooth_dynamics"
         ),
-        defaults={**_ROUND, "smoothness": 0.9, "proximal": 0.0, "distance": 0.1},
+        defaults={**ROUND, "smoothness": 0.9, "proximal": 0.0, "distance": 0.1},
         outside=_TOO_FAST,
     ),
-    PublishedClaim(
-        name="convergent/theorem-3a",
-        where="convergent-dp, Theorem 3(a), Eq. (15)",
-        statement=(
-            "At a constant learning rate the privacy of the last model converges as the rounds "
-            "grow."
-        ),
-        quantity="mu",
-        relation="at most",
-        verdict="unsound",
-        condition="one round only; false for every T >= 2 and L > 0",
-        published=convergent.theorem_3a,
-        exact=counterexamples.constant_fedavg,
-        evidence=_FLIPPED,
-        reason=(
-            "docs/theory.md#a1, #a2: G.3 minimises under one equality and lets a distance become "
-            "negative; the value falls as L grows, and linear losses are L-smooth for every L."
-        ),
-        sound_replacement=_LAST_ITERATE,
-        # After 1,000 rounds the printed value has long reached its limit, and the true one still
-        # grows like the root of T.
-        defaults={**_FEDERATION, "smoothness": 1.0},
-    ),
-    PublishedClaim(
-        name="convergent/theorem-3b",
-        where="convergent-dp, Theorem 3(b), Eq. (16)",
-        statement=(
-            "At a cyclically decaying learning rate the privacy of the last model converges as the"
-            " rounds grow."
-        ),
-        quantity="mu",
-        relation="at most",
-        verdict="unsound",
-        condition="one round only, with the missing learning rate restored",
-        published=convergent.theorem_3b,
-        exact=counterexamples.cyclic_fedavg,
-        evidence=_FLIPPED,
-        reason=(
-            "docs/theory.md#a2: as 3(a); moreover, (16) lacks the learning rate mu, so for mu < 1 "
-            "it is exceeded once T > (rho + 1)/((rho - 1) mu^2)."
-        ),
-        sound_replacement=_LAST_ITERATE,
-        # A rate below 1 and many rounds, since the missing factor mu lets the printed value start
-        # too high.
-        defaults={
-            "rounds": 1000,
-            "steps": 20,
-            "rate": 0.5,
-            "clip": 2.0,
-            "smoothness": 1.0,
-            "clients": 10,
-            "sigma": 1.0,
-            "c": 1.5,
-        },
-    ),
+    THEOREM_3A,
+    THEOREM_3B,
     PublishedClaim(
         name="convergent/theorem-3c",
         where="convergent-dp, Theorem 3(c), Eq. (17)",
@@ -145,7 +180,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "sigma) sqrt(2 - 1/T)."
         ),
         quantity="mu",
-        relation="at most",
         verdict="sound",
         published=convergent.theorem_3c,
         exact=certified.stage_wise,
@@ -157,7 +191,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         sound_replacement=(
             "none needed; composition with the exact sum 1 + 1/4 + ... + 1/T^2 is smaller"
         ),
-        defaults={**_FEDERATION, "smoothness": 1.0},
+        defaults={**FEDERATION, "smoothness": 1.0},
     ),
     PublishedClaim(
         name="convergent/theorem-3d",
@@ -167,7 +201,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "sigma) sqrt(2 - 1/T), z a constant."
         ),
         quantity="mu",
-        relation="at most",
         verdict="conditional",
         condition="z >= mu H_K, which grows with the local steps K: z is not a constant",
         published=convergent.theorem_3d,
@@ -196,27 +229,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         # H_500 = 6.79 exceeds the same z.
         outside={"steps": 500},
     ),
-    PublishedClaim(
-        name="convergent/theorem-4",
-        where="convergent-dp, Theorem 4, Eq. (19)",
-        statement=(
-            "With a proximal term alpha > L the privacy of the last model converges as the rounds "
-            "and the local steps grow."
-        ),
-        quantity="mu",
-        relation="at most",
-        verdict="unsound",
-        condition="one round only, with a learning rate of at most 1/alpha",
-        published=convergent.theorem_4,
-        exact=counterexamples.constant_fedprox,
-        evidence=_FLIPPED,
-        reason=(
-            "docs/theory.md#a3: as 3(a), for rho = alpha/(alpha - L) > 1; moreover, rate < "
-            "1/(alpha - L) does not make the local steps contract."
-        ),
-        sound_replacement=_LAST_ITERATE,
-        defaults={**_FEDERATION, "steps": 20, "rate": 0.5, "smoothness": 0.5, "proximal": 1.0},
-    ),
+    THEOREM_4,
     PublishedClaim(
         name="convergent/lemma-3",
         where="convergent-dp, Lemma 3, Eq. (20)",
@@ -241,7 +254,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "> 1."
         ),
         quantity="rdp",
-        relation="at most",
         verdict="sound",
         published=convergent_lemmas.lemma_4,
         exact=lambda mu, order: quadrature.gaussian_divergence(
@@ -254,24 +266,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         defaults={"mu": 0.5, "order": 4.0},
     ),
-    PublishedClaim(
-        name="convergent/lemma-5",
-        where="convergent-dp, Lemma 5",
-        statement=(
-            "Gaussian releases compose to the root of the summed squares of their parameters."
-        ),
-        quantity="mu",
-        relation="equal to",
-        verdict="sound",
-        published=convergent_lemmas.lemma_5,
-        exact=quadrature.composed_mu,
-        evidence="The overlap of the two joint laws, integrated, is that of",
-        reason=(
-            "A rotation of the joint Gaussian; also for releases that depend on earlier ones "
-            "(Dong, Roth and Su 2022, Thm 3.2)."
-        ),
-        defaults={"first": 3.0, "second": 4.0},
-    ),
+    LEMMA_5,
     PublishedClaim(
         name="convergent/lemma-6",
         where="convergent-dp, Lemma 6, Eq. (23)",
@@ -280,7 +275,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "phi'(w~_t)|."
         ),
         quantity="mu",
-        relation="at most",
         verdict="conditional",
         condition=(
             "the norm is replaced by a bound that holds almost surely under the coupling that "
@@ -314,16 +308,15 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "eta_k apart."
         ),
         quantity="distance",
-        relation="at most",
         verdict="sound",
         published=convergent_lemmas.lemma_7,
         exact=counterexamples.constant_gap,
-        evidence=_FLIPPED,
+        evidence=FLIPPED,
         reason=(
             "Each of the K clipped steps differs by at most 2 V eta_k, in one client of m; "
             "attained by linear losses."
         ),
-        defaults=_ROUND,
+        defaults=ROUND,
     ),
     PublishedClaim(
         name="convergent/lemma-8",
@@ -333,7 +326,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             " L."
         ),
         quantity="factor",
-        relation="at most",
         verdict="sound",
         published=convergent_lemmas.lemma_8,
         exact=counterexamples.stretch_factor,
@@ -352,12 +344,11 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "alpha) apart."
         ),
         quantity="distance",
-        relation="at most",
         verdict="conditional",
         condition=_SLOW_ENOUGH,
         published=convergent_lemmas.lemma_9,
         exact=counterexamples.constant_gap,
-        evidence=_FLIPPED,
+        evidence=FLIPPED,
         reason=(
             "docs/theory.md#a3: the proof uses 1 - rate alpha as a norm; above 1/alpha it is "
             "negative, and the steps overshoot and grow."
@@ -365,7 +356,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         sound_replacement=(
             "sordino.privacy.sensitivity.bound_upload, with |1 - rate alpha|, for every rate"
         ),
-        defaults={**_ROUND, "steps": 20, "rate": 0.5, "proximal": 1.0},
+        defaults={**ROUND, "steps": 20, "rate": 0.5, "proximal": 1.0},
         outside=_TOO_FAST,
     ),
     PublishedClaim(
@@ -376,7 +367,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "alpha/(alpha - L)."
         ),
         quantity="factor",
-        relation="at most",
         verdict="conditional",
         condition=_SLOW_ENOUGH,
         published=convergent_lemmas.lemma_10,
@@ -398,7 +388,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "apart, c a constant below 1.543."
         ),
         quantity="distance",
-        relation="at most",
         verdict="conditional",
         condition=(
             "mu <= 1 in the rows mu/(k + 1) and mu/(tK + k + 1), z growing with K in the latter, "
@@ -406,7 +395,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         published=convergent_lemmas.table_2,
         exact=counterexamples.cyclic_gap,
-        evidence=_FLIPPED,
+        evidence=FLIPPED,
         reason=(
             "docs/theory.md#a5: Lemma 7 gives 2V/m mu H_K; the learning rate mu is missing here "
             "and in the row mu/(tK + k + 1), where the appendix has it, and c cannot hide it "
@@ -415,7 +404,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         sound_replacement=(
             "Lemma 7 with the exact sum of the rates, sordino.privacy.sensitivity.bound_upload"
         ),
-        defaults={**_ROUND, "rate": 0.5, "c": 1.5},
+        defaults={**ROUND, "rate": 0.5, "c": 1.5},
         # Below 1 the missing factor mu errs to the safe side.
         outside={"rate": 2.0},
     ),
@@ -427,7 +416,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "so in epsilon), and m may be replaced by n in the theorems."
         ),
         quantity="epsilon",
-        relation="at most",
         verdict="unsound",
         condition=(
             "'replace m by n' holds for bounds by composition, such as 3(c); the factor m/n only "
@@ -452,7 +440,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         where="convergent-dp, Appendix F, with Eq. (14) and G.3",
         statement="Starting at t_0 = 0 relaxes the problem: G.3's closed form H_0 is above H_*.",
         quantity="H",
-        relation="at most",
         verdict="unsound",
         condition=(
             "rho <= 1 with constant gamma, where the path of G.3 keeps its distances positive"

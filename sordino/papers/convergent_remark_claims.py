@@ -5,111 +5,103 @@ The theorems and the lemmas of its proofs are in `convergent_claims`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sordino.papers import (
     certified,
-    convergent,
     convergent_lemmas,
     convergent_remarks,
     counterexamples,
     quadrature,
     wavy_counterexamples,
 )
-from sordino.papers.claims import PublishedClaim
-from sordino.papers.parameters import Number
+from sordino.papers.claims import Formula, PublishedClaim
+from sordino.papers.convergent_claims import (
+    FEDERATION,
+    FLIPPED,
+    THEOREM_3A,
+    THEOREM_3B,
+    THEOREM_4,
+)
 
-# V = 1 and sigma = 1 fix the units; K, mu and m are of the size that the paper trains with.
-_ROUND: dict[str, Number] = {"steps": 5, "rate": 0.1, "clip": 1.0, "clients": 50}
-_FEDERATION: dict[str, Number] = {"rounds": 1000, **_ROUND, "sigma": 1.0}
 _WAVY = (
     "On a loss that is L-smooth and not convex, slope +-(V - A) and a wave of height A, the sign "
     "of the last model alone shows at least"
 )
-_LAST_ITERATE = (
-    "sordino.privacy.amplification.last_iterate: the greatest convex minorant, exactly tight "
-    "(docs/theory.md#a7); here it equals composition"
+
+
+def _read_for_nonconvex(
+    claim: PublishedClaim, *, statement: str, condition: str, reason: str, exact: Formula
+) -> PublishedClaim:
+    """Returns a theorem's claim, read for losses that are really not convex."""
+    return replace(
+        claim,
+        name=f"{claim.name}-nonconvex",
+        where=f"{claim.where}, read for non-convex losses only",
+        statement=statement,
+        condition=condition,
+        exact=exact,
+        evidence=_WAVY,
+        reason=reason,
+        defaults={**claim.defaults, "wave": 0.1},
+    )
+
+
+LEMMA_2 = PublishedClaim(
+    name="convergent/lemma-2",
+    where="convergent-dp, Lemma 2",
+    statement=(
+        "Releases of which each may depend on the outputs before it are together as private as"
+        " the product of the worst of each."
+    ),
+    quantity="delta",
+    verdict="sound",
+    published=convergent_remarks.lemma_2,
+    exact=quadrature.adaptive_delta,
+    evidence="A Gaussian release whose size depends on the output of one before it has",
+    reason="Dong, Roth and Su 2022, Thm 3.2.",
+    defaults={"first": 0.6, "second": 0.8, "epsilon": 1.0},
 )
 
 CLAIMS: tuple[PublishedClaim, ...] = (
-    PublishedClaim(
-        name="convergent/theorem-3a-nonconvex",
-        where="convergent-dp, Theorem 3(a), Eq. (15), read for non-convex losses only",
+    _read_for_nonconvex(
+        THEOREM_3A,
         statement=(
             "At a constant learning rate and for a non-convex loss the privacy of the last model "
             "converges as the rounds grow."
         ),
-        quantity="mu",
-        relation="at most",
-        verdict="unsound",
         condition="one round only; false for every L > 0 once the rounds are many",
-        published=convergent.theorem_3a,
-        exact=wavy_counterexamples.wavy_constant_fedavg,
-        evidence=_WAVY,
         reason=(
             "docs/theory.md#a2: a wave moves a step by at most A whatever the noise, so the drift "
             "of a linear loss of slope V - 2A remains."
         ),
-        sound_replacement=_LAST_ITERATE,
-        defaults={**_FEDERATION, "smoothness": 1.0, "wave": 0.1},
+        exact=wavy_counterexamples.wavy_constant_fedavg,
     ),
-    PublishedClaim(
-        name="convergent/theorem-3b-nonconvex",
-        where="convergent-dp, Theorem 3(b), Eq. (16), read for non-convex losses only",
+    _read_for_nonconvex(
+        THEOREM_3B,
         statement=(
             "At a cyclically decaying learning rate and for a non-convex loss the privacy of the "
             "last model converges as the rounds grow."
         ),
-        quantity="mu",
-        relation="at most",
-        verdict="unsound",
-        condition="one round only, with the missing learning rate restored",
-        published=convergent.theorem_3b,
-        exact=wavy_counterexamples.wavy_cyclic_fedavg,
-        evidence=_WAVY,
+        condition=THEOREM_3B.condition,
         reason="docs/theory.md#a2: as 3(a).",
-        sound_replacement=_LAST_ITERATE,
-        defaults={
-            "rounds": 1000,
-            "steps": 20,
-            "rate": 0.5,
-            "clip": 2.0,
-            "smoothness": 1.0,
-            "clients": 10,
-            "sigma": 1.0,
-            "c": 1.5,
-            "wave": 0.1,
-        },
+        exact=wavy_counterexamples.wavy_cyclic_fedavg,
     ),
-    PublishedClaim(
-        name="convergent/theorem-4-nonconvex",
-        where="convergent-dp, Theorem 4, Eq. (19), read for non-convex losses only",
+    _read_for_nonconvex(
+        THEOREM_4,
         statement=(
             "With a proximal term alpha > L and for a non-convex loss the privacy of the last "
             "model converges as the rounds and the local steps grow."
         ),
-        quantity="mu",
-        relation="at most",
-        verdict="unsound",
-        condition="one round only, with a learning rate of at most 1/alpha",
-        published=convergent.theorem_4,
-        exact=wavy_counterexamples.wavy_constant_fedprox,
-        evidence=_WAVY,
+        condition=THEOREM_4.condition,
         reason="docs/theory.md#a3: as 3(a); the pull goes to the model of the round, which drifts.",
-        sound_replacement=_LAST_ITERATE,
-        defaults={
-            **_FEDERATION,
-            "steps": 20,
-            "rate": 0.5,
-            "smoothness": 0.5,
-            "proximal": 1.0,
-            "wave": 0.1,
-        },
+        exact=wavy_counterexamples.wavy_constant_fedprox,
     ),
     PublishedClaim(
         name="convergent/lemma-1",
         where="convergent-dp, Lemma 1",
         statement="What is computed from a release tells the data sets apart no better than it.",
         quantity="delta",
-        relation="at most",
         verdict="sound",
         published=convergent_lemmas.lemma_3,
         exact=quadrature.rounded_delta,
@@ -117,22 +109,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         reason="Dong, Roth and Su 2022, Lemma 2.9: every test of the result is one of the release.",
         defaults={"mu": 1.0, "epsilon": 0.5},
     ),
-    PublishedClaim(
-        name="convergent/lemma-2",
-        where="convergent-dp, Lemma 2",
-        statement=(
-            "Releases of which each may depend on the outputs before it are together as private as"
-            " the product of the worst of each."
-        ),
-        quantity="delta",
-        relation="at most",
-        verdict="sound",
-        published=convergent_remarks.lemma_2,
-        exact=quadrature.adaptive_delta,
-        evidence="A Gaussian release whose size depends on the output of one before it has",
-        reason="Dong, Roth and Su 2022, Thm 3.2.",
-        defaults={"first": 0.6, "second": 0.8, "epsilon": 1.0},
-    ),
+    LEMMA_2,
     PublishedClaim(
         name="convergent/remark-2.1",
         where="convergent-dp, Remark 2.1",
@@ -141,7 +118,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "converge."
         ),
         quantity="H",
-        relation="at most",
         verdict="unsound",
         condition="rho < 1, or a gamma that falls fast enough",
         published=convergent_remarks.remark_2_1,
@@ -159,7 +135,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         where="convergent-dp, Remark 3.1",
         statement="Constant noise can still achieve convergent privacy.",
         quantity="mu",
-        relation="at most",
         verdict="unsound",
         condition=(
             "learning rates whose squared sums converge, as those of 3(c) and 3(d); false for "
@@ -167,12 +142,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         ),
         published=convergent_remarks.remark_3_1,
         exact=counterexamples.constant_fedavg,
-        evidence=(
-            "Two runs on linear losses, one record's gradient turned from -V to V, give exactly"
-        ),
+        evidence=FLIPPED,
         reason="docs/theory.md#a2: at a constant rate mu grows like the root of the rounds.",
         sound_replacement="falling rates (docs/theory.md#a4), clipped-glm (docs/theory.md#a9)",
-        defaults={**_FEDERATION, "smoothness": 1.0},
+        defaults={**FEDERATION, "smoothness": 1.0},
     ),
     PublishedClaim(
         name="convergent/remark-3.2-delta",
@@ -208,20 +181,17 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "constant learning rate."
         ),
         quantity="mu",
-        relation="at most",
         verdict="conditional",
         condition="of one round, at a learning rate of at most 1/alpha; rounds still compose",
         published=convergent_remarks.remark_4_1,
         exact=counterexamples.constant_fedprox,
-        evidence=(
-            "Two runs on linear losses, one record's gradient turned from -V to V, give exactly"
-        ),
+        evidence=FLIPPED,
         reason=(
             "docs/theory.md#a3: an upload moves by 2V (1 - (1 - eta alpha)^K)/alpha, at most "
             "2V/alpha."
         ),
         sound_replacement="sordino.privacy.sensitivity.bound_upload, summed over the rounds",
-        defaults={**_FEDERATION, "rounds": 1, "steps": 100, "rate": 0.5, "proximal": 1.0},
+        defaults={**FEDERATION, "rounds": 1, "steps": 100, "rate": 0.5, "proximal": 1.0},
         outside={"rounds": 100},
     ),
     PublishedClaim(
@@ -229,7 +199,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         where="convergent-dp, Eq. (28), upper half",
         statement="At the rates mu/(k + 1), eta(K, t) is at most ((1 + K)^(c mu L) - 1)/(c L).",
         quantity="eta",
-        relation="at most",
         verdict="unsound",
         condition="mu L near 1; false for small mu L",
         published=convergent_remarks.equation_28,
@@ -250,7 +219,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "- 1)/(z L)."
         ),
         quantity="eta",
-        relation="at most",
         verdict="unsound",
         condition="mu L near 1; false for small mu L",
         published=convergent_remarks.equation_29,
@@ -271,7 +239,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "epsilon)/(epsilon sqrt(m)) sqrt(2 - 1/T)."
         ),
         quantity="sigma",
-        relation="at most",
         verdict="unsound",
         condition="2 mu K <= 1; the factor 2 mu K is missing, and with it sigma grows with K",
         published=convergent_remarks.table_3,
@@ -299,7 +266,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "Starting at t_0 = 0 costs a constant factor only, which shrinks as the rounds grow."
         ),
         quantity="factor",
-        relation="at most",
         verdict="unsound",
         condition="rho above 1 by a constant, where both sides compose",
         published=convergent_remarks.appendix_f_factor,

@@ -5,8 +5,12 @@ Each has its verdict and the numbers that support it.
 
 from __future__ import annotations
 
-from sordino.papers import certified, convergent_lemmas, convergent_remarks, prifedsync, quadrature
+from dataclasses import replace
+
+from sordino.papers import certified, prifedsync, quadrature
 from sordino.papers.claims import PublishedClaim
+from sordino.papers.convergent_claims import LEMMA_5
+from sordino.papers.convergent_remark_claims import LEMMA_2
 
 _MIXTURE = (
     "((1 - p) Id + p f)^R for weak and strong alike, "
@@ -14,36 +18,20 @@ _MIXTURE = (
 )
 
 CLAIMS: tuple[PublishedClaim, ...] = (
-    PublishedClaim(
+    replace(
+        LEMMA_2,
         name="prifedsync/lemma-3.3",
         where="prifedsync, Lemma 3.3 (Dong, Roth and Su 2022)",
         statement=(
             "Algorithms of which each sees the outputs before it are together as private as the "
             "product of their trade-off functions."
         ),
-        quantity="delta",
-        relation="at most",
-        verdict="sound",
-        published=convergent_remarks.lemma_2,
-        exact=quadrature.adaptive_delta,
-        evidence="A Gaussian release whose size depends on the output of one before it has",
-        reason="Dong, Roth and Su 2022, Thm 3.2.",
-        defaults={"first": 0.6, "second": 0.8, "epsilon": 1.0},
     ),
-    PublishedClaim(
+    replace(
+        LEMMA_5,
         name="prifedsync/lemma-3.4",
         where="prifedsync, Lemma 3.4 (Dong, Roth and Su 2022)",
-        statement=(
-            "Gaussian releases compose to the root of the summed squares of their parameters."
-        ),
-        quantity="mu",
-        relation="equal to",
-        verdict="sound",
-        published=convergent_lemmas.lemma_5,
-        exact=quadrature.composed_mu,
-        evidence="The overlap of the two joint laws, integrated, is that of",
         reason="Dong, Roth and Su 2022, Cor. 3.3.",
-        defaults={"first": 3.0, "second": 4.0},
     ),
     PublishedClaim(
         name="prifedsync/lemma-3.7",
@@ -53,7 +41,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "j's upload."
         ),
         quantity="mu",
-        relation="at most",
         verdict="sound",
         assumes="the maps F_i do not use client j's model without its noise",
         published=prifedsync.lemma_3_7,
@@ -73,7 +60,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "least max(f, 1 - alpha - p^2)."
         ),
         quantity="total variation",
-        relation="at most",
         verdict="sound",
         assumes="one round, from a state that does not depend on client j",
         published=prifedsync.lemma_3_8,
@@ -94,7 +80,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "least max(f, 1 - alpha - p_E)."
         ),
         quantity="total variation",
-        relation="at most",
         verdict="sound",
         published=prifedsync.lemma_b_1,
         exact=quadrature.mixed_variation,
@@ -113,18 +98,13 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "uploads without noise."
         ),
         quantity="total variation",
-        relation="at most",
         verdict="unsound",
         condition=(
             "p = 1, or one round, or a state that is reset between rounds, or two clients and an "
             "aggregation parameter eta = 1"
         ),
-        published=lambda probability, rounds: prifedsync.theorem_1_total_variation(
-            rate=probability, rounds=rounds
-        ),
-        exact=lambda probability, rounds, clients, mixing: prifedsync.weak_reach_probability(
-            rate=probability, rounds=rounds, clients=clients, mixing=mixing
-        ),
+        published=prifedsync.theorem_1_total_variation,
+        exact=prifedsync.weak_reach_probability,
         evidence="What client j knows reaches client i with exactly this probability",
         reason=(
             "docs/theory.md#c4: i need not be sampled with j in the same round. With an "
@@ -145,15 +125,10 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "- alpha - p^2); here f = 0."
         ),
         quantity="total variation",
-        relation="at most",
         verdict="unsound",
         condition="p = 1, or one round",
-        published=lambda probability, rounds, clients: prifedsync.theorem_1_strong_total_variation(
-            rate=probability, rounds=rounds, clients=clients
-        ),
-        exact=lambda probability, rounds, clients: prifedsync.coalition_reach_probability(
-            rate=probability, rounds=rounds, clients=clients
-        ),
+        published=prifedsync.theorem_1_strong_total_variation,
+        exact=prifedsync.coalition_reach_probability,
         evidence="Some upload of j reaches some other client with exactly this probability",
         reason=(
             "docs/theory.md#c4, #c6: as the weak notion; moreover, the others' models share noise, "
@@ -178,7 +153,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         verdict="unsound",
         condition="models of the other clients that are independent of one another",
         published=prifedsync.product_total_variation,
-        exact=lambda mu: prifedsync.total_variation(mu=mu),
+        exact=prifedsync.total_variation,
         evidence="All others receive one model, which together is as private as once, with exactly",
         reason=(
             "docs/theory.md#c6: the others' models share their noise. Equal ones tell less than "
@@ -196,7 +171,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "copies of it; here for one step."
         ),
         quantity="delta",
-        relation="at most",
         verdict="sound",
         published=prifedsync.lemma_d_1,
         exact=quadrature.drawn_delta,
@@ -215,7 +189,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "C_{B/n}(G_{1/sigma})."
         ),
         quantity="epsilon",
-        relation="at most",
         verdict="sound",
         assumes="the helper maps F_i do not use client j's model without its noise",
         published=certified.subsampled_epsilon,
@@ -245,7 +218,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "mu."
         ),
         quantity="epsilon",
-        relation="at most",
         verdict="asymptotic",
         condition="the limit; at finite KR it is an approximation that errs to either side",
         published=prifedsync.theorem_2_limit_epsilon,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any
 
 from sordino.papers import certified, prifedsync
 
@@ -18,7 +19,17 @@ _GRID = 5e-4
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedRow:
-    """One row as printed; what a table leaves to its caption (batch, steps, records) is filled in.
+    """One row as printed, together with what the table leaves to its caption.
+
+    Attributes:
+        table: The number of the table.
+        probability: p, the probability that a client takes part.
+        sigma: The noise, in units of how far one record moves a step.
+        batch: B, the number of records that a step draws.
+        steps: K, the local steps of a round.
+        records: n, the number of records of a client.
+        rounds: R, the number of rounds.
+        printed_mu: The mu that the paper prints.
 
     Example:
         >>> PRINTED[0].printed_mu
@@ -41,11 +52,11 @@ class TableRow:
 
     Attributes:
         printed: The row of the paper.
-        mu: Theorem 2's central limit, all digits.
-        limit_epsilon: The epsilon of that mu at delta.
-        certified_epsilon: KR copies of C_{B/n}(G_{1/sigma}), from above.
-        participating_epsilon: The same with the client sampling, which the paper leaves unused; for
-            the weak and the strong view.
+        mu: The mu of Theorem 2's central limit.
+        limit_epsilon: The epsilon of that mu.
+        certified_epsilon: An upper bound on the epsilon of KR copies of C_{B/n}(G_{1/sigma}).
+        participating_epsilon: The same with the sampling of clients, which the paper leaves unused;
+            for the weak and the strong view.
     """
 
     printed: PrintedRow
@@ -73,7 +84,7 @@ def _make_rows(
     records: int,
     *entries: tuple[float, int, float],
 ) -> Iterator[PrintedRow]:
-    """Yields rows that share all but (sigma, rounds, printed mu)."""
+    """Yields rows that differ in (sigma, rounds, printed mu) alone."""
     for sigma, rounds, mu in entries:
         yield PrintedRow(
             table=table,
@@ -99,6 +110,11 @@ PRINTED: tuple[PrintedRow, ...] = (
 )
 
 
+# Three rows of Table 2 repeat Table 1, and each costs seconds.
+_price_copies = cache(certified.subsampled_epsilon)
+_price_participation = cache(certified.participating_epsilon)
+
+
 def limit_mu(printed: PrintedRow) -> float:
     """Returns the mu of a row by Theorem 2's central limit.
 
@@ -109,13 +125,7 @@ def limit_mu(printed: PrintedRow) -> float:
         >>> round(limit_mu(PRINTED[0]), 2) == PRINTED[0].printed_mu
         True
     """
-    return prifedsync.theorem_2_limit(
-        batch=printed.batch,
-        records=printed.records,
-        steps=printed.steps,
-        rounds=printed.rounds,
-        sigma=printed.sigma,
-    )
+    return prifedsync.theorem_2_limit(**_setting_of(printed))
 
 
 def recompute_row(printed: PrintedRow, *, delta: float = 1e-5) -> TableRow:
@@ -123,7 +133,7 @@ def recompute_row(printed: PrintedRow, *, delta: float = 1e-5) -> TableRow:
 
     Args:
         printed: The row of the paper.
-        delta: Where epsilons are read.
+        delta: The delta of the epsilons.
 
     Example:
         >>> row = recompute_row(PRINTED[3])
@@ -134,16 +144,15 @@ def recompute_row(printed: PrintedRow, *, delta: float = 1e-5) -> TableRow:
     """
     from sordino.privacy.curves import gaussian
 
+    setting = _setting_of(printed)
     mu = limit_mu(printed)
-    certified_epsilon, participating_epsilon = _epsilons(
-        printed.probability,
-        printed.sigma,
-        printed.batch,
-        printed.steps,
-        printed.records,
-        printed.rounds,
-        delta,
-    )
+    certified_epsilon = _price_copies(**setting, delta=delta, interval=_GRID)
+    participating_epsilon = certified_epsilon
+    # Where everyone takes part both values are one computation.
+    if printed.probability < 1:
+        participating_epsilon = _price_participation(
+            **setting, delta=delta, probability=printed.probability, interval=_GRID
+        )
     return TableRow(
         printed=printed,
         mu=mu,
@@ -154,10 +163,10 @@ def recompute_row(printed: PrintedRow, *, delta: float = 1e-5) -> TableRow:
 
 
 def prifedsync_tables(*, delta: float = 1e-5) -> list[TableRow]:
-    """Returns all 21 printed rows, recomputed; takes some seconds for each distinct row.
+    """Returns all 21 printed rows, recomputed, which takes some seconds for each distinct row.
 
     Args:
-        delta: Where epsilons are read.
+        delta: The delta of the epsilons.
 
     Example:
         >>> [row.mu for row in prifedsync_tables()]  # doctest: +SKIP
@@ -165,27 +174,12 @@ def prifedsync_tables(*, delta: float = 1e-5) -> list[TableRow]:
     return [recompute_row(printed, delta=delta) for printed in PRINTED]
 
 
-# Three rows of Table 2 repeat Table 1, and each costs seconds.
-@cache
-def _epsilons(
-    probability: float,
-    sigma: float,
-    batch: int,
-    steps: int,
-    records: int,
-    rounds: int,
-    delta: float,
-) -> tuple[float, float]:
-    """Returns the certified epsilon without and with the participation.
-
-    Rows that the paper prints twice are priced once.
-    """
-    run = {"batch": batch, "records": records, "steps": steps, "rounds": rounds}
-    full = certified.subsampled_epsilon(**run, sigma=sigma, delta=delta, interval=_GRID)
-    # Without sampling, both values are one computation.
-    if probability == 1:
-        return full, full
-    sampled = certified.participating_epsilon(
-        **run, sigma=sigma, delta=delta, probability=probability, interval=_GRID
-    )
-    return full, sampled
+def _setting_of(printed: PrintedRow) -> dict[str, Any]:
+    """Returns a row's parameters of Theorem 2, by name."""
+    return {
+        "batch": printed.batch,
+        "records": printed.records,
+        "steps": printed.steps,
+        "rounds": printed.rounds,
+        "sigma": printed.sigma,
+    }

@@ -1,8 +1,9 @@
-"""Published privacy formulas of udp-fl (noises, shuffling), as printed, and the values that hold.
+"""The privacy formulas of udp-fl (noise, shuffling), as printed, and the values that hold.
 
-The verdicts are in `udp_fl_claims`. No promise rests on these formulas: see
-`sordino.mechanisms.staircase_density`, `sordino.privacy.curves.renyi` and
-`sordino.privacy.amplification.shuffling` for the bounds that promises use.
+The verdicts are in `udp_fl_claims`; `parameters.PARAMETERS` says what the parameters mean. No
+promise rests on these formulas; `sordino.mechanisms.staircase_density`,
+`sordino.privacy.curves.renyi` and `sordino.privacy.amplification.shuffling` have the bounds that
+promises use.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ DELTA = 1e-5
 def table_3_gaussian(*, order: float, sensitivity: float, sigma: float) -> float:
     """Returns the divergence of Table 3, first row: alpha Delta/(2 sigma^2).
 
-    Verdict (docs/theory.md#b4): unsound for Delta > 1, since the square of Delta is missing.
-
     Example:
         >>> table_3_gaussian(order=2.0, sensitivity=2.0, sigma=1.0)
         2.0
@@ -31,8 +30,7 @@ def table_3_gaussian(*, order: float, sensitivity: float, sigma: float) -> float
 def theorem_2(*, order: float, step: float, nu: float) -> float:
     """Returns the "gamma" of Theorems 1 and 2 and Table 3 for the staircase, as printed.
 
-    It has the printed 1 - e^-1, (1 - nu) and sgn of Eq. (12). Verdict (docs/theory.md#b1): it is
-    not a Rényi divergence, but close to the moment I whose log/(order - 1) would be one.
+    It is close to the moment whose logarithm over order - 1 is the divergence (docs/theory.md#b1).
 
     Example:
         >>> round(theorem_2(order=2.0, step=1.0, nu=0.7), 8)
@@ -55,7 +53,7 @@ def appendix_a_4(*, order: float, gamma: float) -> float:
     The paper bounds the printed "gamma" by e^((alpha - 1) lambda) + 1 and solves for lambda.
 
     Raises:
-        UserError: No staircase has this step, which is not above 0.
+        UserError: Gamma is so small that the step would not be above 0.
 
     Example:
         >>> round(appendix_a_4(order=2.0, gamma=3.0), 8)
@@ -83,7 +81,7 @@ def appendix_a_4_divergence(*, order: float, gamma: float) -> float:
 def staircase_divergence(*, order: float, step: float, nu: float, dimension: int = 1) -> float:
     """Returns the exact divergence of staircase noise on every coordinate (docs/theory.md#b1, #b2).
 
-    The shift has an l2 norm of one width.
+    It is that of the worst shift whose l2 norm is one width.
 
     Example:
         >>> round(staircase_divergence(order=1.1, step=5.0, nu=0.5), 8)
@@ -98,8 +96,8 @@ def staircase_divergence(*, order: float, step: float, nu: float, dimension: int
 def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
     """Returns the step of Algorithm 3: the staircase's largest for an epsilon at delta 1e-5.
 
-    The divergence of one coordinate is the right one (docs/theory.md#b1), so that only the claim
-    about many coordinates is left to check.
+    It uses the true divergence of one coordinate (docs/theory.md#b1), so that only the claim about
+    many coordinates is left to check.
 
     Example:
         >>> round(algorithm_3_step(epsilon=1.0, rounds=1), 3)
@@ -110,7 +108,7 @@ def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
     from sordino.privacy.curves.roots import bracket_root
 
     def slack(step: float) -> float:
-        """Returns how far the epsilon of a step stays below the one that is asked for.
+        """Returns how far the epsilon of a step stays below the target.
 
         Args:
             step: The staircase's step, lambda.
@@ -123,11 +121,9 @@ def algorithm_3_step(*, epsilon: float, rounds: int) -> float:
 
 
 def harmonized_epsilon(*, epsilon: float, rounds: int, dimension: int) -> float:
-    """Returns the least epsilon at delta 1e-5 that Algorithm 3's noise really has.
+    """Returns a lower bound on the true epsilon of Algorithm 3's noise, at delta 1e-5.
 
-    See docs/theory.md#b2.
-
-    The noise falls on every coordinate of a vector whose l2 norm is bounded.
+    The noise falls on every coordinate of a vector whose l2 norm is bounded (docs/theory.md#b2).
 
     Example:
         >>> round(harmonized_epsilon(epsilon=1.0, rounds=1, dimension=1000), 1)
@@ -149,6 +145,18 @@ def composition(*, order: float, first: float, second: float) -> float:
     return order * (first * first + second * second) / 2
 
 
+def gaussian_epsilon(*, mu: float, delta: float) -> float:
+    """Returns the exact epsilon of a Gaussian release.
+
+    Example:
+        >>> round(gaussian_epsilon(mu=1.0, delta=1e-5), 4)
+        4.3772
+    """
+    from sordino.privacy.curves import gaussian
+
+    return gaussian.epsilon(mu, delta)
+
+
 def conversion(*, order: float, mu: float, delta: float) -> float:
     """Returns the epsilon of a Gaussian release whose Rényi divergence is converted as printed.
 
@@ -162,9 +170,7 @@ def conversion(*, order: float, mu: float, delta: float) -> float:
 
 
 def theorem_6(*, order: float, sensitivity: float, sigma: float) -> float:
-    """Returns the least epsilon of Theorem 6 with sigma^2 >= alpha Delta^2/(2 epsilon).
-
-    For that epsilon the Gaussian mechanism is (alpha, epsilon)-RDP.
+    """Returns the least epsilon of Theorem 6: that of sigma^2 = alpha Delta^2/(2 epsilon).
 
     Example:
         >>> theorem_6(order=2.0, sensitivity=2.0, sigma=1.0)
@@ -177,8 +183,6 @@ def theorem_7_scale(*, order: float, gamma: float) -> float:
     """Returns the least Laplace scale of Theorem 7 at Delta = 1.
 
     The theorem states (alpha - 1)/log(((2 alpha - 1) e^(gamma (alpha - 1)) + alpha - 1)/alpha).
-    Solving the divergence for the scale gives -(alpha - 1) where the paper prints + alpha - 1, so
-    this scale is too small.
 
     Example:
         >>> round(theorem_7_scale(order=2.0, gamma=1.0), 8)
@@ -203,8 +207,7 @@ def theorem_7_divergence(*, order: float, gamma: float) -> float:
 def lemma_2(*, order: int, gamma: float, clients: int) -> float:
     """Returns the upper bound of Lemma 2 on the divergence after shuffling.
 
-    Verdict (docs/theory.md#b7): unsound. It tends to 0 as the order grows, and gamma is not a pure
-    epsilon.
+    Here and in Lemma 3, gamma is the divergence of each client's randomiser.
 
     Example:
         >>> round(lemma_2(order=64, gamma=2.0, clients=1000), 8)
@@ -218,9 +221,6 @@ def lemma_2(*, order: int, gamma: float, clients: int) -> float:
 def lemma_3(*, order: int, gamma: float, clients: int) -> float:
     """Returns the lower bound of Lemma 3 on the divergence after shuffling.
 
-    Verdict (docs/theory.md#b8): true as a lower bound for a pure epsilon; a promise needs an upper
-    one.
-
     Example:
         >>> round(lemma_3(order=2, gamma=1.0, clients=100), 8)
         0.01080305
@@ -233,9 +233,8 @@ def lemma_3(*, order: int, gamma: float, clients: int) -> float:
 def shuffled_randomized_response(*, order: float, local: float, clients: int) -> float:
     """Returns the exact divergence of the shuffled counts of binary randomised response.
 
-    See docs/theory.md#b7.
-
-    One of n equal bits is flipped.
+    All clients have the same bit, and that of one is flipped; `local` is the pure epsilon of each
+    client's randomiser (docs/theory.md#b7).
 
     Example:
         >>> round(shuffled_randomized_response(order=2, local=1.0, clients=100), 8)

@@ -8,23 +8,16 @@ from __future__ import annotations
 from sordino.papers import quadrature, udp_fl, udp_fl_utility
 from sordino.papers.claims import PublishedClaim
 
-
-def gaussian_epsilon(*, mu: float, delta: float) -> float:
-    """Returns the exact epsilon of a Gaussian release.
-
-    Args:
-        mu: Its Gaussian parameter.
-        delta: The delta of differential privacy.
-    """
-    from sordino.privacy.curves import gaussian
-
-    return gaussian.epsilon(mu, delta)
-
-
 _PRINTED = (
     "it has neither the logarithm nor the 1/(alpha - 1) of a Rényi divergence, "
     "1 - e^-1 for 1 - e^-lambda, 1 - nu for min(nu, 1 - nu), and the branches of sgn exchanged"
 )
+
+
+def _shuffle_randomized_response(*, order: float, gamma: float, clients: int) -> float:
+    """Returns the divergence of shuffled randomised response whose pure epsilon is gamma."""
+    return udp_fl.shuffled_randomized_response(order=order, local=gamma, clients=clients)
+
 
 CLAIMS: tuple[PublishedClaim, ...] = (
     PublishedClaim(
@@ -32,7 +25,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
         where="udp-fl, Section 4.1, adaptive composition (Mironov 2017)",
         statement="The Rényi divergences of releases add up, although one may look at another.",
         quantity="rdp",
-        relation="at most",
         verdict="sound",
         published=udp_fl.composition,
         exact=quadrature.adaptive_divergence,
@@ -48,10 +40,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "log(1/delta)/(alpha - 1), delta)-DP."
         ),
         quantity="epsilon",
-        relation="at most",
         verdict="sound",
         published=udp_fl.conversion,
-        exact=lambda mu, delta: gaussian_epsilon(mu=mu, delta=delta),
+        exact=udp_fl.gaussian_epsilon,
         evidence="A Gaussian release of that divergence has exactly",
         reason=(
             "docs/theory.md#b5: true and loose; a conversion that subtracts log(alpha)/(alpha - 1) "
@@ -95,10 +86,9 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             " formula for the whole vector."
         ),
         quantity="rdp",
-        relation="at most",
         verdict="unsound",
         condition="one coordinate, and even there only orders of 2 and above",
-        published=lambda order, step, nu: udp_fl.theorem_2(order=order, step=step, nu=nu),
+        published=udp_fl.theorem_2,
         exact=udp_fl.staircase_divergence,
         evidence=(
             "An update spread evenly over its coordinates, its l2 norm at the clip, has exactly"
@@ -127,14 +117,13 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "coordinate."
         ),
         quantity="rdp",
-        relation="at most",
         verdict="unsound",
         condition=(
             "orders of 2 and above, where it exceeds e^lambda/2 and so lambda, the largest privacy"
             " loss"
         ),
         published=udp_fl.theorem_2,
-        exact=lambda order, step, nu: udp_fl.staircase_divergence(order=order, step=step, nu=nu),
+        exact=udp_fl.staircase_divergence,
         evidence="The divergence of a shift by Delta, exactly, is",
         reason=(
             f"docs/theory.md#b1: {_PRINTED}. At orders near 1 it stays near 1 while the divergence "
@@ -178,7 +167,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "e^epsilon/(e^epsilon - 1)^2) rounds."
         ),
         quantity="additional rounds",
-        relation="at most",
         verdict="unsound",
         condition=(
             "a tolerance well above the noise floor of the learning rate, and then with a constant"
@@ -236,7 +224,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "gamma)-RDP."
         ),
         quantity="rdp",
-        relation="at most",
         verdict="conditional",
         condition=(
             "one coordinate, gamma above 2 (else lambda is not positive, and there is no such "
@@ -259,7 +246,7 @@ CLAIMS: tuple[PublishedClaim, ...] = (
     ),
     PublishedClaim(
         name="udp-fl/saving",
-        where="udp-fl, Section 5, after Lemma 1, with Geng et al.",
+        where="udp-fl, Section 4.2, after Lemma 1, with Geng et al.",
         statement=(
             "For small epsilon the staircase saves at least Delta^2 (1/12 - epsilon^2/720) of the "
             "variance that Gaussian and Laplace noise have."
@@ -290,7 +277,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "the Kullback-Leibler divergence is convex."
         ),
         quantity="loss",
-        relation="at most",
         verdict="unsound",
         condition="linear models",
         published=udp_fl_utility.mean_of_ends,
@@ -312,7 +298,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "gamma)-RDP."
         ),
         quantity="rdp",
-        relation="at most",
         verdict="conditional",
         condition="gamma is read as epsilon, and Delta is the l2 sensitivity of the whole vector",
         published=udp_fl.theorem_6,
@@ -333,7 +318,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             " 1)/alpha) is (alpha, gamma)-RDP."
         ),
         quantity="rdp",
-        relation="at most",
         verdict="unsound",
         condition="none; with - (alpha - 1) for + alpha - 1 it is true",
         published=lambda gamma: gamma,
@@ -423,18 +407,13 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "1)^2/N)/(alpha - 1)."
         ),
         quantity="rdp",
-        relation="at most",
         verdict="unsound",
         condition=(
             "small orders and a pure epsilon for gamma, as in Girgis et al. 2021, which it quotes "
             "without either"
         ),
-        published=lambda order, gamma, clients: udp_fl.lemma_2(
-            order=order, gamma=gamma, clients=clients
-        ),
-        exact=lambda order, gamma, clients: udp_fl.shuffled_randomized_response(
-            order=order, local=gamma, clients=clients
-        ),
+        published=udp_fl.lemma_2,
+        exact=_shuffle_randomized_response,
         evidence="Randomised response, gamma-LDP, has after shuffling exactly",
         reason=(
             "docs/theory.md#b7: it tends to 0 as alpha grows, while a Rényi divergence does not "
@@ -461,12 +440,8 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             "gamma is the pure epsilon of the randomiser, and the bound is for the worst such "
             "randomiser"
         ),
-        published=lambda order, gamma, clients: udp_fl.lemma_3(
-            order=order, gamma=gamma, clients=clients
-        ),
-        exact=lambda order, gamma, clients: udp_fl.shuffled_randomized_response(
-            order=order, local=gamma, clients=clients
-        ),
+        published=udp_fl.lemma_3,
+        exact=_shuffle_randomized_response,
         evidence="Randomised response, gamma-LDP, has after shuffling exactly",
         reason=(
             "docs/theory.md#b8: with equality for randomised response at alpha = 2; a lower bound "
@@ -523,7 +498,6 @@ CLAIMS: tuple[PublishedClaim, ...] = (
             " in epsilon keeps that epsilon."
         ),
         quantity="epsilon",
-        relation="at most",
         verdict="unsound",
         condition="a model of one parameter",
         published=lambda epsilon: epsilon,

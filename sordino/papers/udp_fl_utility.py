@@ -1,8 +1,8 @@
-"""Published statements of udp-fl about noise and convergence, as printed, and the true values.
+"""The statements of udp-fl about noise and convergence, as printed, and the true values.
 
-None of them is about privacy. `step`, `width` and `nu` are the staircase's lambda, Delta and nu, as
-in `sordino.mechanisms.staircase_density`; `dimension` is the number m of parameters. The effect of
-T rounds of noise on a model is taken in the simplest case, where the noises add up.
+None of them is about privacy. The verdicts are in `udp_fl_claims`; `parameters.PARAMETERS` says
+what the parameters mean. The effect of T rounds of noise on a model is that of the simplest case,
+where the noises add up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def usual_amplitude(*, step: float, width: float) -> float:
 def least_saving(*, epsilon: float, width: float) -> float:
     """Returns the variance that a staircase saves at least, for small epsilon.
 
-    Section 5.1 states Delta^2 (1/12 - epsilon^2/720 + O(epsilon^4)).
+    Section 4.2 states Delta^2 (1/12 - epsilon^2/720 + O(epsilon^4)).
 
     Example:
         >>> round(least_saving(epsilon=0.5, width=1.0), 8)
@@ -51,8 +51,8 @@ def least_saving(*, epsilon: float, width: float) -> float:
 def saved_variance(*, epsilon: float, width: float, delta: float) -> float:
     """Returns the variance of Laplace or Gaussian noise, the smaller one, less the staircase's.
 
-    One coordinate and one release; the Gaussian hides as much at delta, and the staircase's nu is
-    the one of least variance.
+    It is that of one release of one coordinate. The Gaussian keeps epsilon at delta, which the
+    other two do not need, and the staircase has the nu of least variance.
 
     Example:
         >>> round(saved_variance(epsilon=0.5, width=1.0, delta=1e-300), 4)
@@ -80,10 +80,10 @@ def saved_variance(*, epsilon: float, width: float, delta: float) -> float:
 
 
 def mean_of_ends(*, start: float) -> float:
-    """Returns the mean cross-entropy of two networks; convexity bounds that of their midpoint.
+    """Returns the mean cross-entropy of two networks, which would bound that of their midpoint.
 
-    A network of two weights, w and v, gives the logit w v to a record of class 1. The ends are (a,
-    a) and (-a, -a), which are equally good.
+    A network of two weights, w and v, gives the logit w v to a record of class 1. The two networks
+    are (a, a) and (-a, -a), a being `start`, and equally good.
 
     Example:
         >>> round(mean_of_ends(start=2.0), 6)
@@ -113,8 +113,7 @@ def theorem_3(*, step: float, width: float, nu: float, dimension: int) -> float:
         >>> round(theorem_3(step=1.0, width=10.0, nu=0.3, dimension=1), 1)
         73.0
     """
-    # Transcribed as printed: the units do not agree, since one term is Delta and the others are
-    # Delta^2.
+    # As printed, although the units of Delta and Delta^2 do not agree.
     fallen = math.exp(-step)
     inner = nu**2 * width**2 + fallen * width**2 - fallen * nu**2 * width**2 + width * fallen
     return dimension / (1 - fallen) * inner
@@ -122,8 +121,6 @@ def theorem_3(*, step: float, width: float, nu: float, dimension: int) -> float:
 
 def staircase_distance(*, step: float, width: float, nu: float, dimension: int) -> float:
     """Returns the exact expected l1 distance after one release: m E|X| (docs/theory.md#b4).
-
-    The printed one lacks the height of the density.
 
     Example:
         >>> round(staircase_distance(step=1.0, width=10.0, nu=0.3, dimension=1), 3)
@@ -135,9 +132,9 @@ def staircase_distance(*, step: float, width: float, nu: float, dimension: int) 
 
 
 def theorem_4(*, width: float, epsilon: float) -> float:
-    """Returns the additional rounds of Theorem 4: O(Delta^2 e^epsilon/(e^epsilon - 1)^2).
+    """Returns the additional rounds of Theorem 4, Delta^2 e^epsilon/(e^epsilon - 1)^2.
 
-    The constant is taken as 1.
+    The theorem states their order only; the constant is taken as 1.
 
     Example:
         >>> round(theorem_4(width=1.0, epsilon=1.0), 6)
@@ -151,10 +148,10 @@ def additional_rounds(
 ) -> float:
     """Returns how many more rounds noisy descent on curvature/2 w^2 needs; may be infinite.
 
-    It needs to come within `tolerance` of the minimum, in root mean square. With
-    theta <- (1 - rate curvature) theta - rate noise, the square of the distance shrinks by the
-    square of the factor and gains rate^2 Var(noise) in every round, so that it never falls below
-    their fixed point.
+    It begins at the distance `start` from the minimum and ends within `tolerance` of it, in root
+    mean square. With theta <- (1 - rate curvature) theta - rate noise, the square of the distance
+    shrinks by the square of the factor and gains rate^2 Var(noise) in every round, so that it never
+    falls below their fixed point.
 
     Raises:
         UserError: Descent without noise would not converge, or epsilon is 0.
@@ -179,7 +176,7 @@ def additional_rounds(
     variance = StaircaseDensity.usual(step=epsilon, width=width).moments()[1]
     # The stationary variance of descent whose noise never shrinks.
     floor = rate**2 * variance / (1 - factor**2)
-    # No rounds are needed with or without noise.
+    # Neither needs any round.
     if start <= tolerance:
         return 0
     if floor >= tolerance**2:
@@ -189,7 +186,7 @@ def additional_rounds(
         """Returns the smallest t with factor^(2t) at most the target.
 
         Args:
-            target: What the contraction has to reach.
+            target: The share of the squared distance that may be left.
         """
         return math.ceil(math.log(target) / (2 * math.log(factor)))
 
@@ -201,19 +198,18 @@ def additional_rounds(
 def theorem_5(*, start: float, optimum: float, rate: float, curvature: float) -> float:
     """Returns the control point of Theorem 5, Eq. (5): 1.2/L + 1.1 w - 0.1 v.
 
-    Here v is one gradient step from w on L/2 (w - optimum)^2.
+    Here v is one gradient step from w, on the loss L/2 (w - optimum)^2.
 
     Example:
         >>> round(theorem_5(start=1.0, optimum=0.0, rate=0.1, curvature=1.0), 6)
         2.21
     """
-    # One step of descent: v is the locally trained model.
     stepped = start - rate * curvature * (start - optimum)
     return 1.2 / curvature + 1.1 * start - 0.1 * stepped
 
 
 def lemma_4(*, order: float, sensitivity: float, epsilon: float) -> float:
-    """Returns the expected amplitude of the Gaussian by Lemma 4: 2 sigma/sqrt(2 pi).
+    """Returns the expected amplitude of Gaussian noise by Lemma 4: 2 sigma/sqrt(2 pi).
 
     Sigma is that of Theorem 6.
 
@@ -256,9 +252,7 @@ def laplace_amplitude(*, scale: float) -> float:
 
 
 def theorem_8(*, dimension: int, sigma: float) -> float:
-    """Returns the expected l1 distance after T rounds by Theorem 8, the same for every T.
-
-    The theorem states sqrt(2 m^2 sigma^2/pi).
+    """Returns the expected l1 distance of Theorem 8, sqrt(2 m^2 sigma^2/pi), for every T.
 
     Example:
         >>> round(theorem_8(dimension=1, sigma=1.0), 8)

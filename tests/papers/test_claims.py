@@ -1,6 +1,7 @@
 """Every claim at its defaults, the verdicts as a whole, and what is refused."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,15 @@ def test_a_check_is_a_document_and_a_list_of_facts(claim) -> None:
 
 
 @every_claim
+def test_every_parameter_of_a_formula_is_described(claim) -> None:
+    for formula in (claim.published, claim.exact):
+        for name, parameter in inspect.signature(formula).parameters.items():
+            # Only accuracies, which no check sets, have values of their own.
+            if name in claim.defaults or parameter.default is parameter.empty:
+                assert PARAMETERS[name].meaning
+
+
+@every_claim
 def test_every_claim_says_all_there_is_to_say(claim) -> None:
     assert claim.where.startswith(
         {"convergent": "convergent-dp, ", "udp-fl": "udp-fl, ", "prifedsync": "prifedsync, "}[
@@ -184,6 +194,13 @@ def test_an_unknown_claim_is_refused_with_the_nearest_names(name, message) -> No
         ("prifedsync/theorem-2", {"batch": 601}, "there are only 600 records"),
         ("udp-fl/theorem-2", {"order": 1000.0}, "choose less extreme parameters"),
         ("udp-fl/theorem-4", {"rate": 2.0}, "needs a rate below 1/curvature = 1"),
+        ("prifedsync/lemma-d.1", {"batch": 601}, "there are only 600 records"),
+        ("prifedsync/lemma-d.1", {"sigma": 1e-12}, "too wide to be integrated"),
+        ("prifedsync/theorem-1", {"clients": 1}, "clients = 1: expected at least 2"),
+        ("prifedsync/theorem-1", {"clients": 1, "mixing": 0.5}, "clients = 1: expected at least 2"),
+        ("prifedsync/theorem-1", {"clients": 10_000}, "where mixing is 1, expected at most"),
+        ("convergent/remark-2.1", {"rho": 0.5}, "Remark 2.1 is about a rho above 1"),
+        ("udp-fl/table-3", {"sensitivity": 1e300}, "choose less extreme parameters"),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(name, overrides, message) -> None:

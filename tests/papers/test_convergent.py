@@ -248,6 +248,14 @@ def test_the_lemmas_quoted_from_the_literature_hold(mu, epsilon, order, other) -
     assert check(find("convergent/lemma-5"), first=mu, second=other).holds
 
 
+@pytest.mark.parametrize("small", [1e-12, 1e-3, 0.01])
+@pytest.mark.parametrize("claim", ["convergent/lemma-5", "prifedsync/lemma-3.4"])
+def test_a_release_next_to_which_another_is_nothing_composes_exactly(claim, small) -> None:
+    """A step between two points of the grid once made the sound lemma look false by 1e-7."""
+    for changed in ({"first": 3.0, "second": small}, {"first": small, "second": 3.0}):
+        assert check(find(claim), **changed).holds
+
+
 def test_lemma_6_fails_where_the_norm_is_random() -> None:
     """The shift happens, visibly, with probability 0.01: delta is 0.01 delta_shift, and far in the tail its mu nears the whole shift."""
     verdict = check(find("convergent/lemma-6"), touched=0.01, shift=2.0, clients=1)

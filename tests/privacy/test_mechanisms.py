@@ -307,9 +307,9 @@ def test_published_bounds_that_the_exact_values_refute() -> None:
     assert udp_fl.lemma_2(order=64, gamma=2.0, clients=1000) < udp_fl.shuffled_randomized_response(
         order=64, local=2.0, clients=1000
     )
-    assert prifedsync.theorem_1_total_variation(rate=0.5, rounds=2) < prifedsync.reach_probability(
-        rate=0.5, rounds=2
-    )
+    assert prifedsync.theorem_1_total_variation(
+        probability=0.5, rounds=2
+    ) < prifedsync.reach_probability(probability=0.5, rounds=2)
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,9 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "participation_mixture_delta": lambda eps, q, mu, rounds: conversions.binomial_delta(
         eps, rate=q, mu=mu, rounds=rounds
     ),
-    "weak_fdp_reach_probability": lambda p, R: prifedsync.reach_probability(rate=p, rounds=R),
+    "weak_fdp_reach_probability": lambda p, R: prifedsync.reach_probability(
+        probability=p, rounds=R
+    ),
 }
 
 
