@@ -1,4 +1,4 @@
-"""Declares the arguments and options that several commands share."""
+"""Declares and reads the arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from sordino.protocol import UserError
 
 File = Annotated[
     Path | None,
@@ -61,3 +63,24 @@ WithoutNoise = Annotated[
         help="Train the same without noise, to compare: not private, kept below private/.",
     ),
 ]
+
+
+def read_numbers(option: str, text: str | None) -> list[float] | None:
+    """Reads the numbers of an option.
+
+    Args:
+        option: The option, for the message.
+        text: Numbers separated by commas; None where the option was not given.
+
+    Returns:
+        The numbers; None where the option was not given.
+
+    Raises:
+        UserError: Something is not a number.
+    """
+    if text is None:
+        return None
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} {text!r}: expected numbers separated by commas.") from None

@@ -36,7 +36,7 @@ def describe(
     json: Json = False,
 ) -> None:
     """Propose [data.columns] for a table, from a public sample of it."""
-    from sordino.data.table_files import read_text_table
+    from sordino.data.table_files import read_text_table, require_table
     from sordino.data.table_proposal import propose_description, write_proposal
     from sordino.protocol.file import parse_toml
 
@@ -52,7 +52,7 @@ def describe(
 
 
 def refuse_two_answers(label: str | None, target: str | None) -> None:
-    """Refuses to learn two columns.
+    """Refuses two columns to be learnt.
 
     Args:
         label: The column with the class, if one was named.
@@ -62,22 +62,4 @@ def refuse_two_answers(label: str | None, target: str | None) -> None:
         UserError: Both were named.
     """
     if label is not None and target is not None:
-        raise UserError("--label and --target: give one of them, the column to be learnt.")
-
-
-def require_table(path: Path) -> None:
-    """Refuses a path that is neither a table nor a folder of tables.
-
-    Args:
-        path: As it was typed.
-
-    Raises:
-        UserError: It is not a table.
-    """
-    from sordino.data.table_files import TABLE_SUFFIXES, is_table
-
-    if not is_table(path):
-        raise UserError(
-            f"{path} is not a table: expected a file ({', '.join(TABLE_SUFFIXES)}) or a folder "
-            "of such files."
-        )
+        raise UserError("--label and --target: give one of them, the column that is to be learnt.")

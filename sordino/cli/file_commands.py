@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from sordino.cli.arguments import File, Json, Sets
 from sordino.cli.console import print_json, print_message, results
-from sordino.cli.data_command import LOOKED, refuse_two_answers, require_table
+from sordino.cli.data_command import LOOKED, refuse_two_answers
 from sordino.cli.protocol_sources import (
     EXAMPLE,
     describe_example,
@@ -18,7 +17,7 @@ from sordino.cli.protocol_sources import (
     list_examples,
     protocol_from,
 )
-from sordino.protocol import Protocol, UserError, build_schema, dumps, loads
+from sordino.protocol import Protocol, UserError, build_schema, dumps
 from sordino.protocol.errors import format_command
 
 
@@ -67,7 +66,10 @@ def new(
         return
     if example is not None:
         raise UserError("--from and --data: give one of them; an example has its own data.")
-    text = protocol_for_tables(
+    from sordino.data.table_protocol import propose_protocol
+
+    refuse_two_answers(label, target)
+    text = propose_protocol(
         data, sample or data, label=label, target=target, group=group, epsilon=epsilon
     )
     write_protocol_file(target_file, text)
@@ -82,7 +84,7 @@ def name_protocol_file(name: Path) -> Path:
         name: As it was typed, with or without .toml.
 
     Raises:
-        UserError: It names a folder, or a file that is there.
+        UserError: The name is that of a folder, or of a file that exists.
     """
     if name.name in ("", ".."):
         raise UserError(
@@ -110,7 +112,7 @@ def refuse_without_data(**options: object) -> None:
     """Refuses options that describe tables where none are given.
 
     Args:
-        options: By name; None where they were not given.
+        **options: The options by name; None where they were not given.
 
     Raises:
         UserError: One was given.
@@ -122,50 +124,15 @@ def refuse_without_data(**options: object) -> None:
             )
 
 
-def protocol_for_tables(
-    data: Path,
-    sample: Path,
-    *,
-    label: str | None,
-    target: str | None,
-    group: str | None,
-    epsilon: float,
-) -> str:
-    """Returns a protocol file for tables, with the noise that its budget needs.
-
-    Args:
-        data: A table, or a folder with a table for each client.
-        sample: The table that is looked at.
-        label: The column with the class.
-        target: The column with a number to predict.
-        group: The column that says whose a record is.
-        epsilon: The budget.
-
-    Raises:
-        UserError: They are no tables, do not fit each other, or no noise meets the budget.
-    """
-    from sordino.data.table_protocol import plan_tables, write_table_protocol
-    from sordino.privacy.calibrate import calibrate
-
-    refuse_two_answers(label, target)
-    require_table(data)
-    require_table(sample)
-    plan = plan_tables(data, sample, label=label, target=target, group=group)
-    draft = loads(write_table_protocol(plan, multiplier=1.0, epsilon=epsilon))
-    found = calibrate(draft, "server", epsilon=epsilon).value
-    # Three decimals, upwards: the budget holds.
-    return write_table_protocol(plan, multiplier=math.ceil(1000 * found) / 1000, epsilon=epsilon)
-
-
 def write_protocol_file(target: Path, text: str) -> None:
     """Writes a new protocol file and says what comes next.
 
     Args:
         target: The file, which must not exist.
-        text: What it says.
+        text: The text of the protocol.
 
     Raises:
-        UserError: It exists, or cannot be written.
+        UserError: The file exists, or cannot be written.
     """
     try:
         with open(target, "x", encoding="utf-8") as file:

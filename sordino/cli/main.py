@@ -15,7 +15,8 @@ import typer
 
 from sordino.cli.attack_command import attack
 from sordino.cli.audit_command import audit
-from sordino.cli.certify_command import calibrate, certify
+from sordino.cli.calibrate_command import calibrate
+from sordino.cli.certify_command import certify
 from sordino.cli.check_claim_command import check_claim
 from sordino.cli.console import INTERRUPTED, abandon_full_output, escape_unprintable, messages
 from sordino.cli.data_command import app as data

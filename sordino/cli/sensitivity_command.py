@@ -14,6 +14,42 @@ if TYPE_CHECKING:
     from sordino.audit.twin_sweeps import Sensitivity
 
 
+def show_twins(
+    subject: Protocol | Path,
+    sweep: str | None,
+    values: str | None,
+    seeds: int,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Measures the sensitivity of a protocol, in a plot and a table.
+
+    Args:
+        subject: A protocol, or the folder of a run.
+        sweep: The key that is varied; None for the protocol unchanged.
+        values: Its values, separated by commas outside of brackets and quotes.
+        seeds: Twins for each value.
+        out: The plot; None for a file named after the key.
+        json: Print one JSON document and nothing else.
+    """
+    from sordino.audit.audit_subject import load_subject
+    from sordino.report.sensitivity_plots import default_plot_name
+    from sordino.sweeps.sweep_request import split_outside_brackets
+
+    protocol = load_subject(subject).protocol
+    listed = None
+    if values is not None:
+        parts = [part.strip() for part in split_outside_brackets(values)]
+        # A comma at the end adds no value.
+        listed = [part for part in parts if part]
+    if out is None:
+        key = None
+        if sweep is not None:
+            key = sweep.split(".")[-1]
+        out = Path(default_plot_name(key))
+    run_sensitivity(protocol, sweep=sweep, values=listed, seeds=seeds, out=out, json=json)
+
+
 def run_sensitivity(
     protocol: Protocol,
     *,
@@ -27,8 +63,8 @@ def run_sensitivity(
 
     Args:
         protocol: The protocol to train, twice for every seed and value.
-        sweep: The key that is varied, any of the file; None for the protocol as it is.
-        values: What it is set to, spelled as in the file; by default the paper's values.
+        sweep: The key of the file that is varied; None for the protocol unchanged.
+        values: Its values, spelled as in the file; None for the paper's values.
         seeds: How many seeds, from the protocol's own seed on.
         out: The plot, a .png, .svg or .pdf file; or a folder for it, made if necessary.
         json: Print one JSON document and nothing else.
@@ -62,8 +98,8 @@ def measure_rows(
 
     Args:
         protocol: The protocol to train.
-        key: The key that is varied; None for the protocol as it is.
-        values: What it is set to.
+        key: The key that is varied; None for the protocol unchanged.
+        values: Its values; None for the paper's values.
         seeds: Twins for each value.
         score: Whether the models are scored too.
     """
@@ -86,7 +122,7 @@ def measure_rows(
 
 
 def estimate_effort(protocol: Protocol) -> float:
-    """Returns what a round costs, in local steps, which the time left is estimated by.
+    """Returns how much work a round is, in local steps, to estimate the time left.
 
     Args:
         protocol: The protocol to train.
@@ -100,7 +136,7 @@ def show_sensitivity(rows: Sequence[Sensitivity], key: str | None, *, json: bool
     """Prints the rows of a sweep, as a table or as JSON.
 
     Args:
-        rows: What was measured.
+        rows: The rows that were measured.
         key: The key that was varied.
         json: Print one JSON document and nothing else.
     """

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sordino.cli.arguments import VIEWS_HELP, Device, File, Json, Sets, Workers
+from sordino.cli.arguments import VIEWS_HELP, Device, File, Json, Sets, Workers, read_numbers
 from sordino.cli.console import Stopped, messages, print_json, print_message, results
 from sordino.cli.protocol_sources import protocol_from
 from sordino.cli.sensitivity_command import estimate_effort
 from sordino.cli.work_progress import WorkProgress
-from sordino.protocol import Protocol, UserError
+from sordino.protocol import Protocol
 from sordino.protocol.errors import format_command
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def sweep(
     request = SweepRequest(
         protocol=protocol_from(protocol, sets),
         over=tuple(read_over(text) for text in over or []),
-        epsilons=read_epsilons(epsilons),
+        epsilons=tuple(read_numbers("--epsilons", epsilons) or ()),
         view=view,
         delta=delta,
         seeds=seeds,
@@ -87,23 +88,6 @@ def continue_sweep(folder: Path, workers: int | None, device: str, json: bool) -
 
     options = SweepOptions(workers=workers, device=device)
     run_with_display(lambda watched: resume_sweep(folder, watched), options, json)
-
-
-def read_epsilons(text: str | None) -> tuple[float, ...]:
-    """Returns the numbers of --epsilons.
-
-    Args:
-        text: What was typed; None where it was not.
-
-    Raises:
-        UserError: Something is not a number.
-    """
-    if text is None:
-        return ()
-    try:
-        return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise UserError(f"--epsilons {text!r}: expected numbers separated by commas.") from None
 
 
 def run_with_display(
@@ -149,17 +133,15 @@ class SweepWatch:
         self.folder: Path | None = None
         self._progress: WorkProgress | None = None
         self._plans: tuple[Protocol, ...] = ()
-        # Rounds of every training that are over, as far as they are known.
+        # By training, how many rounds are over, as far as that is known.
         self._done: dict[int, int] = {}
 
     def listen(self, options: SweepOptions) -> SweepOptions:
-        """Returns options with which the sweep tells this display what happens.
+        """Returns options with which the sweep reports to this display.
 
         Args:
             options: How it is trained.
         """
-        from dataclasses import replace
-
         return replace(
             options, on_plan=self.start, on_round=self.count_round, on_row=self.count_training
         )
@@ -168,8 +150,8 @@ class SweepWatch:
         """Shows the display.
 
         Args:
-            plans: Plans of all trainings.
-            folder: Folder of the sweep.
+            plans: The protocols of all trainings.
+            folder: The folder of the sweep.
         """
         self.folder = folder
         self._plans = plans
@@ -204,7 +186,7 @@ class SweepWatch:
 
         Args:
             number: Number of the training.
-            row: What was found.
+            row: The row that it adds to the table.
         """
         if self._progress is None:
             return

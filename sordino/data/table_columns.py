@@ -88,10 +88,10 @@ def refuse_undescribed(table: TextTable, columns: Sequence[Column]) -> None:
 
 
 def infer_columns(table: TextTable) -> list[Column]:
-    """Returns what the columns are where the protocol does not describe them.
+    """Returns descriptions of the columns where the protocol has none.
 
-    `label`, `target` and `split` are known by their names. Of the others, numbers are inputs as
-    they are, and a partition may use words.
+    `label`, `target` and `split` are known by their names. Of the others, columns of numbers are
+    inputs, unscaled, and columns of words are for a partition.
 
     Args:
         table: The table, as it was read.
@@ -300,7 +300,7 @@ def _read_present(name: str, table: TextTable, present: np.ndarray) -> np.ndarra
 
 
 def _holds_numbers(table: TextTable, name: str, values: Sequence[str]) -> bool:
-    """Returns whether a column holds numbers in all records and not in none."""
+    """Returns whether a column holds numbers in every record; in some records only, it refuses."""
     wrong = [record for record in range(len(values)) if not _is_number(table, name, record)]
     if not wrong:
         return True

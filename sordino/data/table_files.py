@@ -148,6 +148,23 @@ def is_table(path: Path) -> bool:
     return path.is_file() and path.name.endswith(TABLE_SUFFIXES)
 
 
+def require_table(path: Path) -> None:
+    """Refuses a path that is neither a table nor a folder of tables.
+
+    Args:
+        path: The path, as it was typed.
+
+    Raises:
+        UserError: There is nothing at the path, or something else.
+    """
+    if is_table(path):
+        return
+    kinds = f"a table ({', '.join(TABLE_SUFFIXES)}) or a folder of tables"
+    if not path.exists():
+        raise UserError(f"there is no {str(path)!r}. Give the path of {kinds}.")
+    raise UserError(f"{path} is not a table: expected {kinds}.")
+
+
 def list_tables(folder: Path) -> list[Path]:
     """Returns the tables of a folder, in the order of their names.
 

@@ -21,11 +21,13 @@ from sordino.protocol.column_kinds import (
     IgnoredColumn,
     LabelColumn,
     NumberColumn,
+    SplitColumn,
     TargetColumn,
     names_of_kind,
 )
 from sordino.protocol.entries import encode_table
 from sordino.protocol.file import toml_key, toml_value
+from sordino.protocol.value_checks import is_control
 
 # More different words than this are names or notes, and no categories.
 MOST_CATEGORIES = 60
@@ -38,10 +40,10 @@ class Proposal:
     """A description that fits a table.
 
     Attributes:
-        name: Path of the table, for `data.name`.
+        name: The path of the table, for `data.name`.
         columns: The description of every column.
         classes: The labels that occur; None for a regression.
-        groups: Columns that could say whose a record is.
+        groups: The columns that could say which client a record belongs to.
     """
 
     name: str
@@ -63,10 +65,11 @@ def propose_description(
         table: The table.
         label: The column that holds the class; None: `label`, or else the last column of words.
         target: The column that holds the answer of a regression.
-        group: A column that says whose a record is.
+        group: A column that assigns records to clients.
 
     Raises:
-        UserError: There is no such column, or none that could be learnt.
+        UserError: There is no such column, none that could be learnt, or a class whose name no
+            protocol file can list.
     """
     for name in (label, target, group):
         if name is not None:
@@ -75,7 +78,7 @@ def propose_description(
         label, target = _find_answer(table)
     columns: list[Column] = []
     for name, texts in table.columns.items():
-        # It is added when the files are read, and is not a column of theirs.
+        # The reader adds this column; it is in none of the files.
         if name == FILE_COLUMN:
             continue
         if name == label:
@@ -88,6 +91,7 @@ def propose_description(
             columns.append(_propose_column(table, name, texts))
     classes = None
     if label is not None:
+        _refuse_unprintable_labels(table, label)
         classes = tuple(propose_words(table.take_column(label)))
     groups = names_of_kind(columns, GroupColumn)
     if FILE_COLUMN in table.columns:
@@ -139,8 +143,9 @@ def _find_answer(table: TextTable) -> tuple[str | None, str | None]:
 
 def _propose_column(table: TextTable, name: str, texts: Sequence[str]) -> Column:
     """Returns a description of one column."""
-    if name in KNOWN_NAMES:
-        return KNOWN_NAMES[name](name=name)
+    # A column called label or target that is not the answer is one like all others.
+    if KNOWN_NAMES.get(name) is SplitColumn:
+        return SplitColumn(name=name)
     present = [place for place, text in enumerate(texts) if text.lower() not in MISSING_WORDS]
     has_gaps = len(present) < len(texts)
     numbers = _parse_all(table, name, present)
@@ -153,13 +158,31 @@ def _propose_column(table: TextTable, name: str, texts: Sequence[str]) -> Column
         fill = (limits[0] + limits[1]) / 2 if has_gaps else None
         return NumberColumn(name=name, limits=limits, fill=fill)
     categories = sorted({texts[record] for record in present})
-    if not 1 < len(categories) <= MOST_CATEGORIES:
+    if not 1 < len(categories) <= MOST_CATEGORIES or not all(map(_is_category, categories)):
         return IgnoredColumn(name=name)
     if not has_gaps:
         return CategoryColumn(name=name, categories=tuple(categories))
     if UNKNOWN not in categories:
         categories.append(UNKNOWN)
     return CategoryColumn(name=name, categories=tuple(categories), fill=UNKNOWN)
+
+
+def _is_category(word: str) -> bool:
+    """Returns whether a protocol file can list a word as a category or a class."""
+    # A text of several lines is a note.
+    return not any(is_control(character) for character in word)
+
+
+def _refuse_unprintable_labels(table: TextTable, name: str) -> None:
+    """Refuses a column of classes with a name that no protocol file can list."""
+    for record, text in enumerate(table.take_column(name)):
+        if not _is_category(text):
+            raise table.problem(
+                name,
+                record,
+                f"is {text!r} in {{place}}: the name of a class stands on one line, without "
+                "control characters. Correct the record, or name another column.",
+            )
 
 
 def _parse_all(table: TextTable, name: str, records: Sequence[int]) -> list[float]:

@@ -1,26 +1,28 @@
-"""Writes a protocol file for tables that people have: who takes part, and what every column is.
+"""Writes a protocol file for a user's own tables: the clients, and a description of the columns.
 
-What it states about the tables is public: their files or groups, how many records each has, and a
-description of the columns that was made from a sample.
+What the file states about the tables is public: their files or groups, how many records each has,
+and a description of the columns that was made from a sample.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from sordino.data.dataset import split
-from sordino.data.table_files import FILE_COLUMN, TextTable, read_text_table
+from sordino.data.table_files import FILE_COLUMN, TextTable, read_text_table, require_table
 from sordino.data.table_proposal import Proposal, propose_description, write_proposal
-from sordino.protocol import UserError
+from sordino.privacy.calibrate import calibrate
+from sordino.protocol import UserError, loads
 from sordino.protocol.column_kinds import SplitColumn, names_of_kind
 
-# How many clients share a table that does not say whose its records are.
+# How many clients share a table that does not assign its records to clients.
 SHARED_AMONG = 5
-# A client's records make up this many batches: a sum over more of them costs noise, one over
-# fewer costs the secrecy of who is in it.
+# How many batches a client's records make up. With more, batches are smaller and the noise weighs
+# more on each; with fewer, a record is in so many batches that sampling hides it less.
 BATCHES = 24
 TEXT = """\
 # {clients} clients, each with its own records, train one model.
@@ -55,7 +57,7 @@ name = "logistic"
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan:
-    """Tables, whose their records are, and a description of their columns.
+    """How tables are shared out among clients, and a description of their columns.
 
     Attributes:
         proposal: The description.
@@ -83,22 +85,57 @@ def plan_tables(
         sample: The table that is looked at for the description; it may be `data`.
         label: The column that holds the class.
         target: The column that holds the answer of a regression.
-        group: The column that says whose a record is.
+        group: The column that assigns records to clients.
 
     Raises:
         UserError: One of them is not a table, or they have different columns.
     """
     records = read_text_table(data)
-    seen = records if sample == data else read_text_table(sample)
+    seen = records
+    if sample != data:
+        seen = read_text_table(sample)
     _refuse_other_columns(records, seen)
     proposal = propose_description(seen, label=label, target=target, group=group)
     owners = group
     if owners is None and FILE_COLUMN in records.columns:
         owners = FILE_COLUMN
     sizes = _count_training_records(records, proposal, owners)
-    groups = () if owners is None else (owners,)
+    groups: tuple[str, ...] = ()
+    if owners is not None:
+        groups = (owners,)
     named = replace(proposal, name=str(data), groups=groups)
     return TablePlan(proposal=named, clients=len(sizes), sizes=sizes)
+
+
+def propose_protocol(
+    data: Path,
+    sample: Path,
+    *,
+    label: str | None = None,
+    target: str | None = None,
+    group: str | None = None,
+    epsilon: float,
+) -> str:
+    """Returns a protocol file for tables, with the noise that its budget needs.
+
+    Args:
+        data: The table, or the folder with a table for each client.
+        sample: The table that is looked at for the description; it may be `data`.
+        label: The column that holds the class.
+        target: The column that holds the answer of a regression.
+        group: The column that assigns records to clients.
+        epsilon: The largest epsilon that the budget allows.
+
+    Raises:
+        UserError: The tables do not fit each other, or no noise meets the budget.
+    """
+    require_table(data)
+    require_table(sample)
+    plan = plan_tables(data, sample, label=label, target=target, group=group)
+    draft = loads(write_table_protocol(plan, multiplier=1.0, epsilon=epsilon))
+    needed = calibrate(draft, "server", epsilon=epsilon).value
+    # Three decimals, rounded up: the budget holds.
+    return write_table_protocol(plan, multiplier=math.ceil(1000 * needed) / 1000, epsilon=epsilon)
 
 
 def write_table_protocol(plan: TablePlan, *, multiplier: float, epsilon: float) -> str:
@@ -106,8 +143,8 @@ def write_table_protocol(plan: TablePlan, *, multiplier: float, epsilon: float) 
 
     Args:
         plan: The clients' records, and the columns.
-        multiplier: Of the noise.
-        epsilon: The budget.
+        multiplier: The noise multiplier.
+        epsilon: The largest epsilon that the budget allows.
     """
     stated = f"{multiplier:g}"
     return TEXT.format(
@@ -141,6 +178,12 @@ def _count_training_records(
     else:
         rows, _ = split(len(table.places))
     if owners is None:
+        if len(rows) < SHARED_AMONG:
+            raise UserError(
+                f"{table.source} has {len(rows)} records to train on, and {SHARED_AMONG} clients "
+                "share a table whose records are not assigned to clients. Give a larger table, or "
+                "name the column that assigns them: --group COLUMN."
+            )
         return (len(rows) // SHARED_AMONG,) * SHARED_AMONG
     # Clients are numbered in the order of their names, as the partition does.
     _, counts = np.unique(np.array(table.take_column(owners))[rows], return_counts=True)

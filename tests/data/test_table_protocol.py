@@ -10,6 +10,7 @@ import pytest
 from sordino import Run
 from sordino.cli.main import run
 from sordino.privacy.certify import certify
+from sordino.protocol.column_kinds import IgnoredColumn
 from sordino.protocol.file import read_protocol
 from tests.support import real_file
 
@@ -78,8 +79,10 @@ def test_a_table_goes_by_a_group_or_is_shared_out(capfd) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "nowhere"], "nowhere is not a table"),
-        (["--data", "one.csv", "--sample", "nowhere"], "nowhere is not a table"),
+        (["--data", "nowhere"], "there is no 'nowhere'"),
+        (["--data", "one.csv", "--sample", "nowhere"], "there is no 'nowhere'"),
+        (["--data", "picture.png"], "picture.png is not a table"),
+        (["--data", "other.csv", "--label", "label"], "has 0 records to train on, and 5 clients"),
         (["--data", "one.csv", "--sample", "other.csv"], "A sample needs the columns"),
         (["--data", "one.csv", "--from", "digits"], "--from and --data: give one of them"),
         (["--data", "one.csv", "--label", "sick", "--target", "age"], "give one of them"),
@@ -92,9 +95,38 @@ def test_a_table_goes_by_a_group_or_is_shared_out(capfd) -> None:
 def test_what_does_not_fit_is_refused_and_nothing_is_written(capfd, words, message) -> None:
     write(Path("one.csv"), 60)
     Path("other.csv").write_text("age,label\n1,0\n")
+    Path("picture.png").write_bytes(b"")
     code, out = said(capfd, *words)
     assert code == 2
     assert message in out
+    assert not Path("f.toml").exists()
+
+
+def test_only_the_named_answer_is_learnt_whatever_other_columns_are_called(capfd) -> None:
+    rows = ["label,target,sick"] + [f"{k % 7},{k},{('no', 'yes')[k % 3 == 0]}" for k in range(60)]
+    Path("named.csv").write_text("\n".join(rows))
+    assert said(capfd, "--data", "named.csv", "--label", "sick")[0] == 0
+    columns = read_protocol(Path("f.toml"), []).data.described_columns
+    assert [type(column).__name__ for column in columns] == [
+        "NumberColumn",
+        "NumberColumn",
+        "LabelColumn",
+    ]
+    assert run(["train", "f.toml", "--out", "r"]) == 0
+
+
+def test_notes_of_several_lines_are_no_categories_and_no_classes(capfd) -> None:
+    rows = ["age,note,sick"]
+    rows += [
+        f'{20 + k},"{("a", "b")[k % 2]}\nand more",{("no", "yes")[k % 3 == 0]}' for k in range(60)
+    ]
+    Path("notes.csv").write_text("\n".join(rows))
+    assert said(capfd, "--data", "notes.csv", "--label", "sick")[0] == 0
+    assert type(read_protocol(Path("f.toml"), []).data.described_columns[1]) is IgnoredColumn
+    Path("f.toml").unlink()
+    code, out = said(capfd, "--data", "notes.csv", "--label", "note")
+    assert code == 2
+    assert "note is 'a\\nand more' in line 2: the name of a class stands on one line" in out
     assert not Path("f.toml").exists()
 
 

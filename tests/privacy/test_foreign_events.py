@@ -45,6 +45,16 @@ def test_the_command_prices_a_file_for_both_kinds_of_neighbours(tmp_path: Path, 
     assert run(["certify", "--event", str(path), "--delta", "2"]) == 2
 
 
+def test_no_option_of_an_event_is_ignored(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "event.json"
+    path.write_text(json.dumps({"class_name": "GaussianDpEvent", "noise_multiplier": 1.0}))
+    # A delta of 0 was taken for none, and priced at 1e-5.
+    assert run(["certify", "--event", str(path), "--delta", "0"]) == 2
+    assert "delta = 0.0: expected" in capsys.readouterr().err
+    assert run(["certify", "--event", str(path), "--plot", "p.png"]) == 2
+    assert "--plot with --event: the two do not go together" in capsys.readouterr().err
+
+
 def test_an_event_that_nobody_prices_says_why() -> None:
     prices = price_event(decode_event({"class_name": "UnsupportedDpEvent"}), 1e-5)
     assert [price.epsilon for price in prices] == [None, None]
