@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from sordino import Constant, FedAvg, Gaussian, NoisySgd, Staircase, train
+from sordino.report import learning
 from sordino.report.closing_panel import summary
 from sordino.report.learning import find_warnings
 from tests.support import toy_dataset, toy_protocol
@@ -55,3 +56,13 @@ def test_what_was_not_scored_is_not_judged(tmp_path) -> None:
     run = trained(QUIET["noise in steps"], tmp_path / "run", report=False, evaluate_every=0)
     assert "start_loss" not in run.facts
     assert find_warnings(run) == []
+
+
+def test_scores_overrule_the_estimate_of_the_noise(tmp_path, monkeypatch) -> None:
+    run = trained(QUIET["noise in steps"], tmp_path / "run", report=False)
+    # As staircase noise has it, whose deviation is mostly in its tails.
+    monkeypatch.setattr(learning, "LEAST_OF_STEPS", 1e9)
+    assert learning.bound_step_signal(run.protocol, run.facts["parameters"], 6) < 1e9
+    assert find_warnings(run) == []
+    monkeypatch.setattr(learning, "LEARNED", 0.0)
+    assert len(find_warnings(run)) == 1
