@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from sordino.flower.agreement import describe_weakening, list_budgets, state_model_size
-from sordino.flower.client_store import Accepted, Answer, ClientStore
+from sordino.flower.client_store import Accepted, ClientStore
+from sordino.flower.kept_answers import Answer
 from sordino.flower.sum_member import is_fresh_attempt, read_mask_call, refuse_unmaskable
 from sordino.flower.upload_requests import HELPER, MODEL_TYPE, OTHER_TRAINING, Request
 from sordino.privacy.guarantee import format_delta
@@ -233,7 +234,7 @@ def _find_earlier_answer(store: ClientStore, request: Request, run: str) -> Answ
     A server that lost an upload gets the same bytes again. Within one run on Flower it must raise
     the number of attempts; every other second request for a round is refused.
     """
-    if request.round in store.rounds_kept:
+    if request.round in store.answers.rounds:
         return _repeat_answer(store, request, run)
     digests = store.upload_digests
     paid = store.rounds_paid
@@ -249,7 +250,7 @@ def _find_earlier_answer(store: ClientStore, request: Request, run: str) -> Answ
 
 def _repeat_answer(store: ClientStore, request: Request, run: str) -> Answer:
     """Returns a kept upload if the request may have it again; refuses otherwise."""
-    answer = store.read_answer(request.round)
+    answer = store.answers.read(request.round)
     noted = store.upload_digests.get(request.round)
     if noted is None:
         # A crash came between keeping the upload and noting its digest.

@@ -18,6 +18,8 @@ from sordino.protocol.arithmetic import state_integers
 from sordino.randomness import GENERATOR
 
 LEDGER = "ledger.jsonl"
+# The folder of the last uploads.
+ANSWERS = "answers"
 
 
 def make_client_folder(folder: Path, agreement: Agreement, protocol: Protocol) -> None:
@@ -50,7 +52,7 @@ def make_client_folder(folder: Path, agreement: Agreement, protocol: Protocol) -
         )
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / "answers").mkdir(exist_ok=True)
+        (folder / ANSWERS).mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".agreeing-") as making:
             unnamed = Path(making) / LEDGER
             Ledger.create(unnamed, open_ledger(protocol)).close()

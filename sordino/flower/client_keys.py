@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -102,11 +103,27 @@ def read_client_list(path: Path) -> dict[int, str]:
         UserError: The list is missing or damaged.
     """
     try:
-        return {int(client): str(key) for client, key in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError, AttributeError):
+        listed = json.loads(path.read_bytes(), object_pairs_hook=_read_listed_clients)
+    except (OSError, ValueError):
+        listed = None
+    if not isinstance(listed, dict):
         raise UserError(
             f"{path} is missing or damaged. Put it back, or register the clients again."
-        ) from None
+        )
+    return listed
+
+
+def _read_listed_clients(pairs: list[tuple[str, Any]]) -> dict[int, str]:
+    """Returns the entries of a list of clients; raises ValueError where one is unclear."""
+    listed: dict[int, str] = {}
+    for text, key in pairs:
+        client = int(text)
+        # People compare this list line by line. A client that is on it twice, or also as "01",
+        # would have the key that they looked at, and another one that counts.
+        if str(client) != text or client in listed:
+            raise ValueError("a client is listed twice, or under a strange number")
+        listed[client] = str(key)
+    return listed
 
 
 def list_fingerprints(path: Path) -> tuple[str, ...]:

@@ -21,15 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sordino.federation.store.files import (
-    arrays_digest,
     hold_lock,
-    pack,
-    unpack,
     write_whole,
     writing,
 )
@@ -39,8 +36,9 @@ from sordino.flower.agreement import (
     read_agreement,
     state_model_size,
 )
-from sordino.flower.client_folder import LEDGER, make_client_folder
+from sordino.flower.client_folder import ANSWERS, LEDGER, make_client_folder
 from sordino.flower.foreign_words import print_safely
+from sordino.flower.kept_answers import Answer, KeptAnswers
 from sordino.flower.ledger_counter import (
     check_counter,
     require_writable,
@@ -62,8 +60,6 @@ from sordino.protocol.arithmetic import read_as_kept
 if TYPE_CHECKING:
     from sordino.privacy.guarantee import Guarantee
 
-# Uploads that are kept: a server may resume from its checkpoint before the last.
-KEPT_ANSWERS = 2
 # Refusals that are written down. A server that asks for nonsense must not fill the disk, or make
 # the ledger slow to read.
 LOGGED_REFUSALS = 1000
@@ -71,8 +67,6 @@ LOGGED_REFUSALS = 1000
 REASON_LENGTH = 300
 # Seconds that a refusal waits for another process that holds the folder.
 REFUSAL_PATIENCE = 60.0
-VECTOR = "vector"
-KEPT = "kept/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,34 +86,6 @@ class Accepted:
     cap: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Answer:
-    """Holds an upload that was computed.
-
-    Attributes:
-        round: Number of the round, from 0.
-        request: Digest of the request that it answers.
-        run: The run on Flower in which it was requested.
-        attempt: How often it had been requested before in that run.
-        vector: The upload.
-        kept: What the client keeps after it.
-        sum_attempt: The attempt at the round's secure sum; None for an upload without masks.
-    """
-
-    round: int
-    request: str
-    run: str
-    attempt: int
-    vector: np.ndarray
-    kept: Mapping[str, np.ndarray]
-    sum_attempt: int | None = None
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the upload."""
-        return arrays_digest({VECTOR: self.vector})
-
-
 class ClientStore:
     """Reads and writes a client's folder. Hold the folder with `hold_folder` while writing."""
 
@@ -134,6 +100,7 @@ class ClientStore:
         """
         self.folder = folder
         self.agreement = read_agreement(folder)
+        self.answers = KeptAnswers(folder / ANSWERS)
         self.agreed = read_as_kept(read_protocol(folder / "protocol.toml"))
 
     @classmethod
@@ -319,10 +286,9 @@ class ClientStore:
             sum_attempt=sum_attempt,
         )
         # Kept before it is noted: a digest without an upload would lose the round for good.
-        self.write_answer(answer)
+        self.answers.write(answer)
         self.note_answer(answer)
-        for old in sorted(self.rounds_kept)[:-KEPT_ANSWERS]:
-            self._answer_path(old).unlink()
+        self.answers.forget_older(answer.round)
         return answer
 
     def note_answer(self, answer: Answer) -> None:
@@ -357,65 +323,15 @@ class ClientStore:
         self.check_counter()
         self._update_counter()
         renewed = replace(answer, run=run, attempt=attempt)
-        self.write_answer(renewed)
+        self.answers.write(renewed)
         return renewed
 
     def read_state(self) -> dict[str, np.ndarray]:
         """Returns what the client has kept from its last round."""
-        rounds = self.rounds_kept
+        rounds = self.answers.rounds
         if not rounds:
             return {}
-        return dict(self.read_answer(max(rounds)).kept)
-
-    @property
-    def rounds_kept(self) -> list[int]:
-        """The rounds whose uploads are kept."""
-        names = [path.stem for path in (self.folder / "answers").glob("*.safetensors")]
-        # Programs that copy or synchronise folders leave files such as "0 (copy)".
-        return [int(name) for name in names if name.isascii() and name.isdecimal()]
-
-    def write_answer(self, answer: Answer) -> None:
-        """Writes an upload to the folder, whole or not at all.
-
-        Args:
-            answer: The upload.
-        """
-        facts: dict[str, Any] = {
-            "round": answer.round,
-            "request": answer.request,
-            "run": answer.run,
-            "attempt": answer.attempt,
-            "sum_attempt": answer.sum_attempt,
-        }
-        arrays = {VECTOR: answer.vector}
-        for name, array in answer.kept.items():
-            arrays[KEPT + name] = array
-        path = self._answer_path(answer.round)
-        with writing(path):
-            write_whole(path, pack(arrays, facts))
-
-    def read_answer(self, round_index: int) -> Answer:
-        """Returns the upload of a round that is kept.
-
-        Args:
-            round_index: Number of the round, from 0.
-
-        Raises:
-            UserError: Its file is damaged.
-        """
-        path = self._answer_path(round_index)
-        try:
-            arrays, facts = unpack(path.read_bytes())
-            vector = arrays.pop(VECTOR)
-            kept = {name.removeprefix(KEPT): array for name, array in arrays.items()}
-            return Answer(**facts, vector=vector, kept=kept)
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{path} is damaged. Put it back; without it this client answers nothing."
-            ) from None
-
-    def _answer_path(self, round_index: int) -> Path:
-        return self.folder / "answers" / f"{round_index}.safetensors"
+        return dict(self.answers.read(max(rounds)).kept)
 
     @property
     def terms(self) -> str:

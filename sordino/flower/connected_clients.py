@@ -1,4 +1,4 @@
-"""Knows which connected node is which client.
+"""Finds out which connected node is which client.
 
 Flower's node ids are used here and nowhere else: a machine that restarts may get another one.
 """
@@ -279,8 +279,12 @@ class ConnectedClients:
 
     @property
     def sizes(self) -> dict[int, int]:
-        """The number of records of every client that was ever connected."""
-        return {known.client: known.records for known in self._known.values()}
+        """The number of records of every client of the protocol that was ever connected."""
+        return {
+            known.client: known.records
+            for known in self._known.values()
+            if known.client < self._clients
+        }
 
     def wait(self, wanted: Collection[int], seconds: float) -> None:
         """Waits until clients are connected, or until the time is over.

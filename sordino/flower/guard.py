@@ -10,7 +10,8 @@ from flwr.app import Context, Message, MessageType
 from flwr.clientapp.typing import ClientAppCallable
 
 from sordino.flower.admission import admit_request
-from sordino.flower.client_store import Answer, ClientStore
+from sordino.flower.client_store import ClientStore
+from sordino.flower.kept_answers import Answer
 from sordino.flower.messages import (
     KEPT,
     MASK,

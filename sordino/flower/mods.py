@@ -41,6 +41,8 @@ from sordino.randomness import Key, Purpose
 PUBLIC_METRICS = ("num-examples",)
 # The name of all trainings to a client's folder: its budget is for all of them together.
 EVERY_RUN = "every run"
+# The file of the rounds that were answered, each of which is answered once in its run.
+REQUESTS = "asked.txt"
 
 
 def private_updates(
@@ -216,8 +218,13 @@ class PrivacyMod:
                 round_index, f"a message of the type {kind!r} is not covered by any noise"
             )
         received = find_model(message.content)
-        note_request(store, f"{context.run_id} {find_server_round(message)}")
+        request = f"{context.run_id} {find_server_round(message)}"
+        known = list_requests(store)
+        if request in known:
+            raise store.refuse(round_index, "the same round of the same run was requested twice")
         charge_training(store, round_index, judge_training(store, EVERY_RUN, dumps(self._protocol)))
+        # Noted once it is paid for: a server that asks on when the budget is spent fills no disk.
+        write_requests(store, [*known, request])
         reply = call_next(message, context)
         if not reply.has_content():
             raise UserError("the app gave no reply.")
@@ -273,26 +280,28 @@ class PrivacyMod:
         return model
 
 
-def note_request(store: ClientStore, request: str) -> None:
-    """Notes a round of a run, which is answered once.
+def list_requests(store: ClientStore) -> list[str]:
+    """Returns the rounds that were answered, each with its run.
+
+    Args:
+        store: The client's folder.
+    """
+    path = store.folder / REQUESTS
+    if not path.exists():
+        return []
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def write_requests(store: ClientStore, requests: Iterable[str]) -> None:
+    """Writes the rounds that were answered, each with its run.
 
     Args:
         store: The client's folder, which must be held.
-        request: The run and the round.
-
-    Raises:
-        RequestRefused: It was noted before.
+        requests: The run and the round of each.
     """
-    path = store.folder / "asked.txt"
-    known: list[str] = []
-    if path.exists():
-        known = path.read_text(encoding="utf-8").splitlines()
-    if request in known:
-        raise store.refuse(
-            len(store.rounds_paid), "the same round of the same run was requested twice"
-        )
+    path = store.folder / REQUESTS
     with writing(path):
-        write_whole(path, "".join(f"{line}\n" for line in [*known, request]).encode())
+        write_whole(path, "".join(f"{request}\n" for request in requests).encode())
 
 
 def join_arrays(arrays: Iterable[np.ndarray]) -> np.ndarray:

@@ -32,7 +32,7 @@ NO_IDENTITY = "it is not connected, or shows no key for secure sums"
 
 
 class LetterKeys:
-    """The clients' keys for letters, and who holds shares for whom. It grows with newcomers."""
+    """Holds clients' keys for letters, and who holds shares for whom. It grows with newcomers."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class LetterKeys:
         return self._roster
 
     def find_newcomers(self) -> list[int]:
-        """Asks those for their keys that have given none.
+        """Asks the clients whose keys are not known for them.
 
         Returns:
-            For every client that gave one now, the last attempt that it has prepared for.
+            The attempts that these newcomers have prepared for last: one for each key that came.
         """
         # Also those that are not drawn for this round, since all clients hold shares. They are
         # waited for once: who comes later is taken in then.
@@ -87,7 +87,8 @@ class LetterKeys:
         self.missing = dict.fromkeys(lacking, NO_IDENTITY)
         asked = [one for one in lacking if one in identities and one in self._connected.nodes]
         fingerprints = self._connected.fingerprints
-        if not asked or len(fingerprints) < self._protocol.clients:
+        # Keys of clients that the protocol does not have may be registered as well.
+        if not asked or not set(everyone) <= set(fingerprints):
             return []
         # Clients make theirs from what they agreed to. Where it differs, no signature verifies.
         self._roster = Roster(

@@ -1,4 +1,4 @@
-"""Finds in a client's ledger what it has given for secure sums already.
+"""Notes in a client's ledger what it gives for secure sums, and refuses to give it twice.
 
 The ledger is the witness: an old copy of the file with seeds and shares does not know the last
 rounds, and would give a second upload under the same masks, or shares for a second list.

@@ -15,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from sordino.flower.client_store import Answer, ClientStore
+from sordino.flower.client_store import ClientStore
+from sordino.flower.kept_answers import Answer
 from sordino.flower.messages import MalformedMessage
 from sordino.flower.sum_forms import decode_body
 from sordino.flower.sum_ledger import (
@@ -357,7 +358,7 @@ def is_fresh_attempt(store: ClientStore, request: Request, call: MaskCall) -> bo
         return False
     # A crash may have come after the masked vector was kept and before its seeds were forgotten.
     masked = state.masked
-    kept = request.round in store.rounds_kept
+    kept = request.round in store.answers.rounds
     return not (masked is not None and masked.label == call.label and kept)
 
 

@@ -1,4 +1,4 @@
-"""The waves of secure sums as Flower's messages: requests, and clients' replies."""
+"""Converts the waves of secure sums to Flower's messages and back: calls, and clients' replies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Label:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Later labels have larger ones: a round that is tried again comes after the next one."""
+        """Sorts labels by time: a round that is tried again comes after the next one."""
         return self.attempt, self.round
 
 
@@ -73,11 +73,11 @@ class KeyCall:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyReply:
-    """A client's key for letters.
+    """Holds a client's key for letters.
 
     Attributes:
         public: The key.
-        signature: The client's signature under it.
+        signature: The signature of the client's identity under it.
         attempt: The last attempt that the client has prepared for; -1 before the first.
     """
 
@@ -93,8 +93,8 @@ class PrepareCall:
     Attributes:
         training: Name of the training.
         label: The round.
-        keys: The keys for letters of all clients that have given theirs; empty once the client
-            has them.
+        keys: All clients' keys for letters, as far as they are known; empty once the client has
+            them.
     """
 
     training: str
@@ -104,7 +104,7 @@ class PrepareCall:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareReply:
-    """What a client sends to prepare for a round.
+    """Holds what a client sends to prepare for a round.
 
     Attributes:
         mask_public: Its public key of the round.
@@ -147,10 +147,10 @@ class ConfirmCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmReply:
-    """A client's signature: over the request that it answers, or under a list of survivors.
+    """Holds a client's signature: over the request that it answers, or under a list of survivors.
 
     Attributes:
-        signature: The signature that is checked.
+        signature: The signature.
     """
 
     signature: bytes
@@ -177,7 +177,7 @@ class UnmaskCall:
 
 @dataclass(frozen=True, kw_only=True)
 class UnmaskReply:
-    """A client's shares, and its preparation for the next round.
+    """Holds a client's shares, and its preparation for the next round.
 
     Attributes:
         own_shares: For each survivor that it holds for, a share of its own mask's seed.
@@ -279,10 +279,10 @@ def read_sum_reply(message: Message, kind: type[Any], expected: set[str] | None 
     Args:
         message: The message.
         kind: The type of the reply.
-        expected: Names of all its records; by default that of sums.
+        expected: Names of all records of the message; by default only that of sums.
 
     Raises:
-        MalformedMessage: It holds none.
+        MalformedMessage: It holds no such reply.
     """
     _, body = read_wave_record(message, expected or {SUMS})
     return decode_body(kind, body)

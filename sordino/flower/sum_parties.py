@@ -1,4 +1,4 @@
-"""Says with whom a client sums: the keys of all clients, as it agreed to them."""
+"""Reads a client's identity, and checks the list of clients that it agrees to sum with."""
 
 from __future__ import annotations
 

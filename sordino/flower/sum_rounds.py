@@ -1,8 +1,9 @@
-"""The coordinator's side of secure sums: the waves of a round, and the sum that they open.
+"""Plays the waves of a round for the coordinator of secure sums, and opens the round's sum.
 
-In a round, clients are sent two messages: the request for their masked uploads, and the survivors,
-for whom they send shares and prepare the next round. Before the first round come two more, for
-keys and a preparation; and where a roster needs it, a round has a third, for confirmations.
+In a round, clients are sent two messages: the request for their masked uploads, and the list of
+survivors, to which they reply with shares and a preparation for the next round. Before the first
+round come two more, for keys and a preparation. Where a roster needs it, a round has a third, for
+confirmations.
 
 A client that is absent when keys are exchanged takes no part until a later round finds it
 connected; then keys are exchanged again, and everyone prepares again.
@@ -55,7 +56,7 @@ MakeRequest = Callable[[int, int, bytes], Message]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenedSum:
-    """What a round's secure sum came to.
+    """Holds what a round's secure sum came to.
 
     Attributes:
         total: The sum of the survivors' uploads, as residues; None where it was not opened.
@@ -68,11 +69,11 @@ class OpenedSum:
 
 @dataclass(kw_only=True)
 class SumRound:
-    """One round's secure sum under way. It grows from wave to wave.
+    """Holds a round's secure sum under way. It grows from wave to wave.
 
     Attributes:
         label: The round.
-        prepared: What the participants have prepared for it.
+        prepared: What clients have prepared for it.
         asked: What participants are asked, which they sign.
         vectors: The masked uploads that have come.
         signatures: Their senders' signatures over the request.
@@ -194,7 +195,7 @@ class SecureRounds:
         lacking = [client for client in clients if client not in self._prepared]
         if not lacking:
             return {}
-        # Who lacks a preparation may lack the keys as well.
+        # A client that lacks a preparation may lack the keys as well.
         call = PrepareCall(training=self._exchange.training, label=label, keys=self._keys.known)
         replies, absent = self._waves.ask(dict.fromkeys(lacking, call))
         for client, reply in replies.items():
@@ -204,14 +205,16 @@ class SecureRounds:
         return absent
 
     def _expect(self, label: Label) -> None:
+        """Begins to collect preparations for a round; those for another one are forgotten."""
         self._label = label
         self._prepared = {}
 
     def _take_preparation(self, client: int, reply: PrepareReply) -> None:
         """Takes a client's preparation, if its neighbours can mask with it."""
         # A participant that gets no letter from this client refuses to mask, and the round is lost.
-        # As sets: a body is sorted by the text of its keys, where client 10 precedes client 2.
-        if set(reply.letters) != set(self._keys.graph.find_neighbours(client)):
+        # There may be more letters: clients write to all whose keys they know, also to one that is
+        # absent since this process has been restarted.
+        if not set(self._keys.graph.find_neighbours(client)) <= set(reply.letters):
             return
         try:
             refuse_weak_key(reply.mask_public, client, "key of the round")
@@ -253,16 +256,18 @@ class SecureRounds:
         vector = read_upload(arrived, size=size, dtype=kind, allowed=records)
         signed = read_sum_reply(arrived, ConfirmReply, set(records))
         # The other participants would refuse a list with a wrong signature on it.
-        statement = under_way.asked.state(self._keys.roster)
+        statement = under_way.asked.make_statement(self._keys.roster)
         verify_statement(self._keys.known[client], statement, signed.signature, "request")
         under_way.vectors[client] = vector
         under_way.signatures[client] = signed.signature
 
     def _drop_thin(self, under_way: SumRound) -> None:
         """Leaves those out whose masks too few of the others could open."""
-        left = set(self._keys.graph.drop_thin(under_way.vectors))
-        if len(left) < self._secure.threshold:
+        # Where all are neighbours, fewer than the threshold would all be left out, which is no
+        # reason that anybody could do something about.
+        if len(under_way.vectors) < self._secure.threshold:
             return
+        left = set(self._keys.graph.drop_thin(under_way.vectors))
         for client in set(under_way.vectors) - left:
             under_way.absent[client] = FEW_HOLDERS
             del under_way.vectors[client]

@@ -1,7 +1,7 @@
-"""What a client keeps of secure sums between messages, in one file of its folder.
+"""Reads and writes what a client keeps of secure sums between messages: one file of its folder.
 
 Every message may find the client restarted, so nothing is remembered elsewhere. The file is
-replaced whole, and before anything leaves that it speaks of.
+replaced whole, and always before what it speaks of leaves the client.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ FILE = "secure_sums.json"
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedRound:
-    """A round whose vector is masked. It is secret.
+    """Holds what a client keeps of a round whose vector is masked. It is secret.
 
     Attributes:
         label: The round.
-        masked: What the request was, and the shares that the client holds of others' seeds.
+        masked: The request, and the shares that the client holds of others' seeds.
         signature: The client's signature over the request.
         survivors: The survivors that it has given shares for; None as long as it has given none.
         given: The shares that it has given, with what it prepared in the same reply.
@@ -54,7 +54,7 @@ class MaskedRound:
 
 @dataclass(frozen=True, kw_only=True)
 class SumState:
-    """A client's state in the secure sums of a training. It is secret.
+    """Holds a client's state in the secure sums of a training. It is secret.
 
     Attributes:
         training: Name of the training.
@@ -78,7 +78,7 @@ class SumState:
     masked: MaskedRound | None = field(default=None, repr=False)
 
     def is_prepared(self, label: Label) -> bool:
-        """Returns whether the client has seeds for a round that no vector was masked with.
+        """Returns whether the client has seeds for a round that have masked no vector yet.
 
         Args:
             label: The round.
@@ -86,7 +86,7 @@ class SumState:
         return self.prepared is not None and self.label == label
 
     def forget_seeds(self) -> SumState:
-        """Returns the state in which the seeds of the last preparation can mask nothing more."""
+        """Returns the state without the seeds of the last preparation, which then mask no more."""
         # The label stays, so that it cannot be prepared for a second time.
         return replace(self, prepared=None, preparation=None)
 

@@ -36,12 +36,12 @@ REPLIES: Mapping[type[Any], type[Any]] = {
 
 
 class Waves:
-    """Sends calls to clients, each its own. It holds nothing but how they are reached."""
+    """Sends the calls of a wave, one to each client. It holds only how clients are reached."""
 
     def __init__(
         self, grid: Grid, connected: ConnectedClients, exchange: Exchange, threshold: int
     ) -> None:
-        """Restores the connection.
+        """Creates the sender.
 
         Args:
             grid: Flower's connection to the nodes.
@@ -57,11 +57,12 @@ class Waves:
     def ask(
         self, calls: Mapping[int, SumCall], enough_of: frozenset[int] = frozenset()
     ) -> tuple[dict[int, Any], dict[int, str]]:
-        """Sends a wave; returns the replies, and why others did not reply.
+        """Sends a wave; returns the replies, and the reasons of clients without one.
 
         Args:
-            calls: What each client is asked.
-            enough_of: Clients of whom the threshold is enough; others are then hardly waited for.
+            calls: The call to each client.
+            enough_of: Once as many of these clients as the threshold have replied, others are
+                waited for but a moment; empty to wait for all.
         """
         run = str(self._grid.run.run_id)
         exchange = self._exchange

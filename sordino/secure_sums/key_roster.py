@@ -64,12 +64,12 @@ def refuse_threshold(*, clients: int, threshold: int, colluders: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Roster:
-    """The clients of a training and their registered identities.
+    """Holds the clients of a training and their registered identities.
 
     Attributes:
         training: The name of the training; keys and masks of another one are of no use in it.
-        fingerprints: Fingerprints of every client's registered public key: the SHA-256 of its DER
-            form.
+        fingerprints: The SHA-256 of every client's registered public key in DER form, in the order
+            of the clients.
         threshold: The fewest contributions that are ever opened.
         colluders: The largest number of clients that help the server.
     """
@@ -116,7 +116,7 @@ class Roster:
 
 @dataclass(frozen=True, kw_only=True)
 class SignedKey:
-    """A client's key for letters, fresh for a training, under the signature of its identity.
+    """Holds a client's key for letters, fresh for a training, signed by its identity.
 
     Attributes:
         client: The client's number.
@@ -153,7 +153,7 @@ def sign_key(
         identity: The client's registered key.
     """
     public = private.public_key().public_bytes_raw()
-    statement = _state_key(roster, client, public)
+    statement = _make_key_statement(roster, client, public)
     return SignedKey(
         client=client,
         identity=encode_identity(identity),
@@ -186,7 +186,7 @@ def verify_statement(key: SignedKey, statement: bytes, signature: bytes, what: s
 
 
 def verify_key(roster: Roster, key: SignedKey) -> None:
-    """Checks that a key for letters is its client's own, and one that secrets come of.
+    """Checks that a key for letters is its client's own, and that secrets can be made with it.
 
     Args:
         roster: The training's roster.
@@ -194,7 +194,7 @@ def verify_key(roster: Roster, key: SignedKey) -> None:
 
     Raises:
         SecureSumRefused: The client is unknown, its identity is another one, the signature is
-            wrong, or the key is the same secret with everybody.
+            wrong, or every secret that is made with the key is known.
     """
     if key.client not in roster.clients:
         raise SecureSumRefused(f"client {key.client} is not in the roster that was agreed on")
@@ -203,7 +203,7 @@ def verify_key(roster: Roster, key: SignedKey) -> None:
         raise SecureSumRefused(
             f"the key that was shown for client {key.client} is not the one that was agreed to"
         )
-    statement = _state_key(roster, key.client, key.public)
+    statement = _make_key_statement(roster, key.client, key.public)
     verify_statement(key, statement, key.signature, "key")
     refuse_weak_key(key.public, key.client, "key for letters")
 
@@ -272,7 +272,7 @@ def draw_graph(roster: Roster, keys: Mapping[int, SignedKey]) -> Graph:
     return Graph(holders, chosen.needed)
 
 
-def _state_key(roster: Roster, client: int, public: bytes) -> bytes:
-    """Returns what an identity signs."""
+def _make_key_statement(roster: Roster, client: int, public: bytes) -> bytes:
+    """Returns what an identity signs about its key for letters."""
     # The words in front keep a signature over a key from passing for one over a request.
     return b"sordino key for letters\n" + roster.digest + client.to_bytes(8, "little") + public

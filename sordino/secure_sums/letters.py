@@ -20,13 +20,13 @@ NONCE_BYTES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Letter:
-    """What one client tells another for a round.
+    """Holds what one client tells another for a round.
 
     Attributes:
         mask_public: The sender's public key of the round, 32 bytes.
         own_share: A share of the seed of the sender's own mask; empty for a neighbour that holds
             none.
-        key_share: A share of the seed of the sender's key of the round; empty as well.
+        key_share: A share of the seed of the sender's key of the round; empty for such a neighbour.
     """
 
     mask_public: bytes
@@ -34,18 +34,18 @@ class Letter:
     key_share: bytes = b""
 
     def pack(self) -> bytes:
-        """Returns the letter as bytes: with shares of one length, without them of another."""
+        """Returns the letter as bytes, which are longer where it has shares."""
         return self.mask_public + self.own_share + self.key_share
 
     @classmethod
     def unpack(cls, packed: bytes) -> Letter:
-        """Returns the letter that `pack` has packed.
+        """Returns the letter in bytes that `pack` has made.
 
         Args:
-            packed: Its bytes.
+            packed: The bytes.
 
         Raises:
-            SecureSumRefused: The length is another one.
+            SecureSumRefused: No letter has that length.
         """
         if len(packed) not in (KEY_BYTES, KEY_BYTES + 2 * SEED_BYTES):
             raise SecureSumRefused("a letter has another length than letters have")
@@ -59,7 +59,7 @@ class Letter:
 
 @dataclass(frozen=True, kw_only=True)
 class LetterAddress:
-    """Which letter it is; an envelope opens under exactly this address.
+    """Says which letter it is; a sealed letter opens under exactly this address.
 
     Attributes:
         roster: The training's roster.
@@ -74,7 +74,7 @@ class LetterAddress:
     receiver: int
 
     def as_bytes(self) -> bytes:
-        """Returns the address as what an envelope authenticates."""
+        """Returns the address as bytes, which a sealed letter authenticates."""
         # A letter that a server moves to another client or another round does not open.
         text = f"sordino letter {self.label!r} {self.sender} {self.receiver}"
         return self.roster.digest + text.encode()
@@ -93,8 +93,8 @@ def seal_letter(
     """
     # A client that was restarted may seal a letter twice; a fresh nonce keeps both secret.
     nonce = os.urandom(NONCE_BYTES)
-    envelope = _envelope(address, mine, theirs)
-    return nonce + envelope.encrypt(nonce, letter.pack(), address.as_bytes())
+    cipher = _make_cipher(address, mine, theirs)
+    return nonce + cipher.encrypt(nonce, letter.pack(), address.as_bytes())
 
 
 def open_letter(
@@ -113,8 +113,8 @@ def open_letter(
     """
     try:
         nonce = sealed[:NONCE_BYTES]
-        envelope = _envelope(address, mine, theirs)
-        packed = envelope.decrypt(nonce, sealed[NONCE_BYTES:], address.as_bytes())
+        cipher = _make_cipher(address, mine, theirs)
+        packed = cipher.decrypt(nonce, sealed[NONCE_BYTES:], address.as_bytes())
     # A nonce that was cut short is a ValueError, and no better than a wrong tag.
     except (InvalidTag, ValueError):
         raise SecureSumRefused(
@@ -150,8 +150,8 @@ def join_shares(shares: dict[int, bytes], receivers: list[int], threshold: int) 
     return combine_shares({places[client]: shares[client] for client in chosen})
 
 
-def _envelope(
+def _make_cipher(
     address: LetterAddress, mine: X25519PrivateKey, theirs: X25519PublicKey
 ) -> ChaCha20Poly1305:
-    """Returns the cipher of one address."""
+    """Returns the cipher of one letter, whose key is used for no other."""
     return ChaCha20Poly1305(derive_key(mine.exchange(theirs), address.as_bytes()))

@@ -15,7 +15,7 @@ KEY_BYTES = 32
 
 
 def derive_key(secret: bytes, context: bytes) -> bytes:
-    """Returns 32 bytes that nobody can guess without the secret (HKDF, RFC 5869).
+    """Derives 32 bytes that nobody can guess without the secret (HKDF, RFC 5869).
 
     Args:
         secret: A seed, or what a key exchange gave.
@@ -26,8 +26,8 @@ def derive_key(secret: bytes, context: bytes) -> bytes:
     return kdf.derive(secret)
 
 
-def mask_key(seed: bytes) -> X25519PrivateKey:
-    """Returns the key pair of a round that belongs to a seed.
+def derive_round_key(seed: bytes) -> X25519PrivateKey:
+    """Derives the key pair of a round from a seed.
 
     Args:
         seed: 16 secret bytes, of which shares are handed out.

@@ -1,4 +1,4 @@
-"""What a client does in a secure sum, and what it refuses.
+"""Masks, confirms and unmasks for one client, and refuses what would open more than one sum.
 
 A client's state in a round is a value, so that it can be kept on disk before anything leaves the
 client: `Prepared` before its letters, `Masked` before its vector, and the fact that it has answered
@@ -37,15 +37,15 @@ from sordino.secure_sums.letters import (
 )
 from sordino.secure_sums.masks import (
     SEED_BYTES,
+    derive_round_key,
     expand_own_mask,
     expand_pair_mask,
-    mask_key,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskRequest:
-    """What the server asks for in the first wave of a round.
+    """Holds what the server asks for in the first wave of a round.
 
     Attributes:
         label: The round and the attempt.
@@ -57,7 +57,7 @@ class MaskRequest:
     participants: tuple[int, ...]
     request: bytes
 
-    def state(self, roster: Roster) -> bytes:
+    def make_statement(self, roster: Roster) -> bytes:
         """Returns what a participant signs about the request that it has answered.
 
         Args:
@@ -68,7 +68,7 @@ class MaskRequest:
         text = f"sordino request {self.label!r} {list(self.participants)} "
         return roster.digest + text.encode() + self.request
 
-    def bind(self, roster: Roster, pair: tuple[int, int]) -> bytes:
+    def make_pair_context(self, roster: Roster, pair: tuple[int, int]) -> bytes:
         """Returns what both clients of a pair must have been shown for their masks to cancel.
 
         Args:
@@ -77,12 +77,12 @@ class MaskRequest:
         """
         # Both clients must write the pair in the same way.
         low, high = sorted(pair)
-        return f"sordino pair {low} {high} ".encode() + self.state(roster)
+        return f"sordino pair {low} {high} ".encode() + self.make_statement(roster)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What a client sends to prepare for a round.
+    """Holds what a client sends to prepare for a round.
 
     Attributes:
         client: The sender.
@@ -97,7 +97,7 @@ class Preparation:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What a client keeps of its preparation. It is secret.
+    """Holds what a client keeps of its preparation. It is secret.
 
     Attributes:
         label: The round and the attempt.
@@ -116,7 +116,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Masked:
-    """What a client keeps once its masked vector has left. It is secret.
+    """Holds what a client keeps once its masked vector has left. It is secret.
 
     Attributes:
         asked: The request that it has answered.
@@ -131,7 +131,7 @@ class Masked:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedVector:
-    """What a client sends in the first wave.
+    """Holds what a client sends in the first wave.
 
     Attributes:
         client: The sender.
@@ -146,7 +146,7 @@ class MaskedVector:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """What a client answers in the second wave: one share for each participant, never two.
+    """Holds what a client answers in the second wave: for each participant one share, never two.
 
     Attributes:
         client: The sender.
@@ -160,9 +160,9 @@ class Shares:
 
 
 class Member:
-    """One client in the secure sums of one training. It holds the client's key for letters.
+    """Acts for one client in the secure sums of a training. It holds the client's key for letters.
 
-    The states of its rounds are handed out and handed in, for the client to keep.
+    What a round needs to remember is returned and passed in again, for the caller to keep.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Member:
         identity: EllipticCurvePrivateKey,
         letter_key: X25519PrivateKey | None = None,
     ) -> None:
-        """Begins with a fresh key for letters.
+        """Creates the member, with a fresh key for letters unless one is given.
 
         Args:
             roster: The training's roster, from the client's agreement.
@@ -194,7 +194,7 @@ class Member:
         return sign_key(self.roster, self.client, self.letter_key, self._identity)
 
     def meet(self, keys: Iterable[SignedKey]) -> None:
-        """Takes the other clients' keys for letters: the first ones, or those of newcomers as well.
+        """Verifies and takes all clients' keys for letters, first ones and newcomers'.
 
         Args:
             keys: All keys that there are, as the server hands them on.
@@ -214,17 +214,17 @@ class Member:
         self.remember({**self.keys, **found}.values())
 
     def remember(self, keys: Iterable[SignedKey]) -> None:
-        """Takes keys for letters that this client has met before, and has kept since.
+        """Takes keys for letters that were verified before, and kept since.
 
         Args:
-            keys: What `meet` was given, from the client's own disk.
+            keys: The keys that `meet` has verified, from the client's own disk.
         """
         self.keys = {key.client: key for key in keys}
         # Who holds shares for whom, among the clients whose keys are known.
         self.graph = draw_graph(self.roster, self.keys)
 
     def prepare(self, label: str) -> tuple[Prepared, Preparation]:
-        """Draws the seeds of a round and shares them out among those that hold for this client.
+        """Draws the seeds of a round and shares them out among the client's holders.
 
         Args:
             label: The round and the attempt.
@@ -233,7 +233,7 @@ class Member:
             What the client keeps, and what it sends.
 
         Raises:
-            SecureSumRefused: Too few of those that hold its shares have shown keys.
+            SecureSumRefused: Too few of its holders have shown keys.
         """
         if self.client in self.graph.find_thin(self.keys):
             raise SecureSumRefused("too few of the clients that would hold its shares are there")
@@ -246,7 +246,7 @@ class Member:
         key_seed = os.urandom(SEED_BYTES)
         own_shares = split_seed(own_seed, needed, holders)
         key_shares = split_seed(key_seed, needed, holders)
-        public = mask_key(key_seed).public_key().public_bytes_raw()
+        public = derive_round_key(key_seed).public_key().public_bytes_raw()
         letters = {}
         for other in self.graph.find_neighbours(self.client):
             letter = Letter(
@@ -294,13 +294,13 @@ class Member:
         # The others' keys of the round come out of sealed letters: with keys of its choice the
         # server would know the masks.
         received = self._open_letters(asked.label, participants, letters)
-        mine = mask_key(prepared.key_seed)
+        mine = derive_round_key(prepared.key_seed)
         total = vector + expand_own_mask(prepared.own_seed, len(vector), vector.dtype)
         for other, letter in received.items():
             total += expand_pair_mask(
                 mine,
                 X25519PublicKey.from_public_bytes(letter.mask_public),
-                context=asked.bind(self.roster, (self.client, other)),
+                context=asked.make_pair_context(self.roster, (self.client, other)),
                 adds=self.client < other,
                 count=len(vector),
                 kind=vector.dtype,
@@ -314,7 +314,7 @@ class Member:
             key_shares={**key_shares, self.client: prepared.key_share},
         )
         # It shows the other participants that this vector was masked for the very same request.
-        signature = self._identity.sign(asked.state(self.roster), SIGNATURE)
+        signature = self._identity.sign(asked.make_statement(self.roster), SIGNATURE)
         return kept, MaskedVector(client=self.client, residues=total, signature=signature)
 
     def confirm(self, masked: Masked, survivors: Mapping[int, bytes]) -> bytes:
@@ -329,7 +329,8 @@ class Member:
             SecureSumRefused: The list cannot be, or a survivor has answered another request.
         """
         alive = self._check_survivors(masked, survivors)
-        return self._identity.sign(_state_survivors(self.roster, masked.asked, alive), SIGNATURE)
+        statement = _make_list_statement(self.roster, masked.asked, alive)
+        return self._identity.sign(statement, SIGNATURE)
 
     def unmask(
         self,
@@ -363,7 +364,7 @@ class Member:
     def _check_survivors(self, masked: Masked, survivors: Mapping[int, bytes]) -> list[int]:
         """Returns the survivors, all of which have answered the request that this client has."""
         alive = self._check_clients("survivors", survivors, masked.asked.participants)
-        statement = masked.asked.state(self.roster)
+        statement = masked.asked.make_statement(self.roster)
         # A vector that was masked for another request would leave masks in the sum.
         for client in alive:
             verify_statement(self.keys[client], statement, survivors[client], "request")
@@ -373,7 +374,7 @@ class Member:
         self, masked: Masked, alive: list[int], confirmations: Mapping[int, bytes]
     ) -> None:
         """Refuses a list of survivors that fewer than the threshold of them have signed."""
-        statement = _state_survivors(self.roster, masked.asked, alive)
+        statement = _make_list_statement(self.roster, masked.asked, alive)
         # Signatures of clients that are not on the list do not count towards the threshold.
         signed = sorted(set(confirmations) & set(alive))
         if len(signed) < self.roster.threshold:
@@ -413,7 +414,7 @@ class Member:
     def _open_letters(
         self, label: str, participants: list[int], letters: Mapping[int, bytes]
     ) -> dict[int, Letter]:
-        """Returns what the neighbours say that take part, or refuses where one says nothing."""
+        """Opens the letters of the neighbours that take part; refuses if one is missing."""
         found = {}
         for other in sorted(set(participants) & set(self.graph.find_neighbours(self.client))):
             if other not in letters:
@@ -436,6 +437,6 @@ class Member:
         return LetterAddress(roster=self.roster, label=label, sender=sender, receiver=receiver)
 
 
-def _state_survivors(roster: Roster, asked: MaskRequest, survivors: list[int]) -> bytes:
+def _make_list_statement(roster: Roster, asked: MaskRequest, survivors: list[int]) -> bytes:
     """Returns what a client signs when it confirms a list of survivors."""
-    return f"sordino survivors {survivors} ".encode() + asked.state(roster)
+    return f"sordino survivors {survivors} ".encode() + asked.make_statement(roster)

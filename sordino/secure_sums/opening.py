@@ -1,4 +1,4 @@
-"""The server's side of a secure sum: it hands letters on, and opens the sum of the survivors."""
+"""Hands letters on and opens the sum of the survivors: the server's side of a secure sum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from sordino.protocol.errors import SordinoError
 from sordino.secure_sums.key_roster import Roster
 from sordino.secure_sums.letters import join_shares
-from sordino.secure_sums.masks import expand_own_mask, expand_pair_mask, mask_key
+from sordino.secure_sums.masks import derive_round_key, expand_own_mask, expand_pair_mask
 from sordino.secure_sums.members import MaskRequest, Preparation, Shares
 from sordino.secure_sums.share_holders import Graph
 
@@ -76,18 +76,18 @@ def open_sum(
     for client in survivors:
         # Masks of pairs of survivors have cancelled; each survivor's own mask is still in the sum.
         shares = {one.client: one.survivors for one in received}
-        seed = _join(client, shares, graph)
+        seed = _join_seed(client, shares, graph)
         total -= expand_own_mask(seed, count, kind)
     for client in set(asked.participants) - set(survivors):
         # Its side of the pairs' masks never came, so the survivors' sides are left over.
         shares = {one.client: one.absent for one in received}
-        key = mask_key(_join(client, shares, graph))
+        key = derive_round_key(_join_seed(client, shares, graph))
         for other in sorted(set(survivors) & set(graph.find_neighbours(client))):
-            # What the survivor added is what its own side of the pair's mask is.
+            # The absent client's side of the pair's mask is the negative of the survivor's.
             total += expand_pair_mask(
                 key,
                 X25519PublicKey.from_public_bytes(preparations[other].mask_public),
-                context=asked.bind(roster, (client, other)),
+                context=asked.make_pair_context(roster, (client, other)),
                 adds=client < other,
                 count=count,
                 kind=kind,
@@ -95,8 +95,8 @@ def open_sum(
     return total
 
 
-def _join(client: int, shares: Mapping[int, Mapping[int, bytes]], graph: Graph) -> bytes:
-    """Returns a client's seed, of which those that hold shares of it have answered."""
+def _join_seed(client: int, shares: Mapping[int, Mapping[int, bytes]], graph: Graph) -> bytes:
+    """Returns a client's seed, joined from the shares that its holders have given."""
     held = {
         holder: given[client]
         for holder, given in shares.items()

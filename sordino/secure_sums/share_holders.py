@@ -1,12 +1,12 @@
-"""Chooses which clients hold shares of whose seeds, and whose masks cancel: all, or a graph's.
+"""Decides which clients hold shares of whose seeds, and which pairs of clients share a mask.
 
-Up to a hundred clients are all each other's neighbours. Of more, each client has as holders of its
-shares itself and a number of others that its own fresh key picks, and shares a mask with those that
-hold for it and those that it holds for. Everyone computes the same graph from the signed keys, so
-that nothing else has to be sent, and the server has no say in it.
+Up to a hundred clients are all each other's neighbours. Beyond that, each client's shares are held
+by itself and by a number of others that its own fresh key picks, and it shares a mask with those
+that hold for it and those that it holds for. Everyone computes the same graph from the signed keys:
+nothing else has to be sent, and the server has no say in it.
 
-How many are picked, and how many shares open a seed, follows from clients, threshold and colluders:
-the smallest number with which the bounds of docs/theory.md#a19 hold.
+How many are picked, and how many shares open a seed, follows from the numbers of clients, threshold
+and colluders: it is the smallest number for which the bounds of docs/theory.md#a19 hold.
 """
 
 from __future__ import annotations
@@ -183,13 +183,13 @@ def pick_holders(
 
 
 class Graph:
-    """Who holds for whom among the clients of a training."""
+    """Says who holds shares of whose seeds among the clients of a training."""
 
     def __init__(self, holders: Mapping[int, tuple[int, ...]], needed: int) -> None:
-        """Takes the graph as keys have picked it.
+        """Creates the graph.
 
         Args:
-            holders: For each client whose key is known, who holds shares of its seeds.
+            holders: For each client whose key is known, the clients that hold shares of its seeds.
             needed: How many shares open a seed.
         """
         self.holders = holders
@@ -197,11 +197,11 @@ class Graph:
         self._sets = {client: frozenset(held) for client, held in holders.items()}
 
     def holds(self, holder: int, client: int) -> bool:
-        """Returns whether one client holds shares of another one's seeds.
+        """Returns whether a client holds shares of another client's seeds.
 
         Args:
-            holder: The one.
-            client: The other.
+            holder: The client that may hold shares.
+            client: The client whose seeds were split.
         """
         return holder in self._sets[client]
 
@@ -218,10 +218,10 @@ class Graph:
         ]
 
     def find_thin(self, clients: Collection[int]) -> list[int]:
-        """Returns those of some clients that have too few holders among them.
+        """Returns the members of a group that have too few holders in it to open their seeds.
 
         Args:
-            clients: The clients that take part, or that survive.
+            clients: The group: the clients that take part, or that survive.
         """
         present = frozenset(clients)
         return [
@@ -229,10 +229,10 @@ class Graph:
         ]
 
     def drop_thin(self, clients: Collection[int]) -> list[int]:
-        """Returns the most of some clients each of which has enough holders among them.
+        """Returns the largest part of a group whose members all have enough holders in it.
 
         Args:
-            clients: The clients that could take part.
+            clients: The group: the clients that could take part, or that survive.
         """
         left = set(clients)
         thin = self.find_thin(left)

@@ -1,8 +1,8 @@
 """Joins shares of seeds, as pycryptodome's `Shamir.combine` does, in less time.
 
-The library multiplies a secret's coefficients again for every secret; here those of a set of places
-are computed once. It is for the coordinator, which may know every seed that it joins: nothing is
-secret from who measures its time. Seeds are split by the library.
+The library computes the coefficients again for every secret; here they are computed once for a set
+of places. This is for the coordinator, which may know every seed that it joins: its time need not
+hide them. Seeds are split by the library.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SHARE_BYTES = BITS // 8
 
 
 def combine_shares(shares: Mapping[int, bytes]) -> bytes:
-    """Returns the secret of which some shares are.
+    """Returns the secret that was split into some shares.
 
     Args:
-        shares: By the place of each, from 1; as many as the secret needs.
+        shares: As many shares as the secret needs, by their places, which are counted from 1.
 
     Example:
         >>> combine_shares({1: bytes(15) + bytes([5])}).hex()[-2:]
@@ -36,9 +36,9 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
 
 @lru_cache(maxsize=64)
 def find_coefficients(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns by what the shares at some places are multiplied to add up to the secret.
+    """Returns the factors by which the shares at some places add up to the secret.
 
-    They are Lagrange's: the product of x_m / (x_m - x_j) over all other places m.
+    They are Lagrange's coefficients at 0: the product of x_m / (x_m - x_j) over all other places m.
 
     Args:
         places: The places of the shares, in ascending order.
@@ -48,7 +48,7 @@ def find_coefficients(places: tuple[int, ...]) -> tuple[int, ...]:
         product = multiply(product, place)
     found = []
     for place in places:
-        # The place itself, since the product above has it as well.
+        # It begins with the place itself, which the product above contains as well.
         divisor = place
         for other in places:
             if other != place:
@@ -62,8 +62,8 @@ def multiply(first: int, second: int) -> int:
     """Returns the product of two elements; the second one should be the smaller.
 
     Args:
-        first: An element.
-        second: An element.
+        first: An element of the field.
+        second: Another element.
 
     Example:
         >>> multiply(0b11, 0b101) == 0b1111
@@ -72,22 +72,22 @@ def multiply(first: int, second: int) -> int:
     product = 0
     while second:
         lowest = second & -second
-        # A power of two: this shifts by as many places.
+        # Multiplying by a power of two is a shift, since no bits are carried.
         product ^= first * lowest
         second ^= lowest
     while product >> BITS:
         high = product >> BITS
-        # What x^128 is equal to, for every coefficient beyond.
+        # Modulo the polynomial, x^128 equals x^7 + x^2 + x + 1.
         product &= LOW
         product ^= high ^ (high << 1) ^ (high << 2) ^ (high << 7)
     return product
 
 
 def invert(element: int) -> int:
-    """Returns the element by which another one has to be multiplied to give 1.
+    """Returns the inverse of an element: their product is 1.
 
     Args:
-        element: An element, not 0.
+        element: An element other than 0.
 
     Example:
         >>> multiply(invert(2), 2)

@@ -159,9 +159,9 @@ def test_a_refusal_says_nothing_of_what_a_client_has_kept(tmp_path) -> None:
     for name, largest in (("small", 0.0), ("large", 1e6)):
         server = Server(tmp_path / name, protocol)
         server.upload(0)
-        kept = server.store.read_answer(0)
+        kept = server.store.answers.read(0)
         changed = {"model": np.full_like(kept.kept["model"], largest)}
-        server.store.write_answer(type(kept)(**{**vars(kept), "kept": changed}))
+        server.store.answers.write(type(kept)(**{**vars(kept), "kept": changed}))
         near = np.full(size, np.float32(limit * (1 - 1e-6)))
         beyond = np.full(size, np.float32(limit * (1 + 1e-6)))
         answers.append([server.ask(1, model=model).has_content() for model in (beyond, near)])

@@ -144,8 +144,11 @@ def test_the_budget_is_kept_over_runs(tmp_path) -> None:
         )
         assert again.ask(round, run=round % 2).has_content()
     assert len(mod.open_store().rounds_paid) == cap_of(mod) == allowed
+    asked = (tmp_path / "asked.txt").read_bytes()
     reply = trained.ask(allowed, run=7)
     assert f"allows {allowed} rounds, and they are spent" in reply.error.reason
+    # A server that asks on, round after round, fills no disk.
+    assert (tmp_path / "asked.txt").read_bytes() == asked
     assert type(mod.open_store().events[-1]) is Refused
 
 

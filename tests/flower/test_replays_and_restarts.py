@@ -145,7 +145,7 @@ def test_copies_that_a_program_left_beside_kept_uploads_silence_nobody(client) -
     answers = client.store.folder / "answers"
     for name in ("0 (copy)", "²", "٣", "-1", "0 (conflicted copy 2026-01-01)", "x"):
         (answers / f"{name}.safetensors").write_bytes(b"not an upload")
-    assert client.store.rounds_kept == [0]
+    assert client.store.answers.rounds == [0]
     client.upload(1)
 
 

@@ -25,7 +25,7 @@ from sordino.flower.sum_forms import LARGEST_NUMBER, decode_body, encode_body
 from sordino.flower.sum_messages import WAVES, KeyReply, Label, MaskCall, sum_message
 from sordino.privacy.ledger_lines import Answered, KeyGiven, SurvivorsConfirmed
 from sordino.protocol import dumps, loads, override_keys
-from sordino.secure_sums.key_roster import SIGNATURE, Roster, _state_key, sign_key
+from sordino.secure_sums.key_roster import SIGNATURE, Roster, _make_key_statement, sign_key
 from tests.flower.summing import SIZE, Summing, fingerprints, identity, summed_plan
 
 VICTIM = 0
@@ -196,7 +196,7 @@ class TestPreparation:
         call = seen(summing, "prepare")
         point = bytes(32)
         roster = Roster(training="one", fingerprints=fingerprints(5), threshold=4)
-        signature = identity(4).sign(_state_key(roster, 4, point), SIGNATURE)
+        signature = identity(4).sign(_make_key_statement(roster, 4, point), SIGNATURE)
         weak = replace(call.keys[4], public=point, signature=signature)
         reason = refusal(summing, ask(replace(call, keys={**call.keys, 4: weak})))
         assert "the key for letters of client 4 is one whose secrets everybody knows" in reason
@@ -523,10 +523,11 @@ class TestCrashes:
     ) -> None:
         from sordino.flower import guard as guarding
         from sordino.flower.client_store import ClientStore
+        from sordino.flower.kept_answers import KeptAnswers
 
         message = ask_masked(summing, seen(summing, "mask"))
         places = {
-            "before it is kept": (ClientStore, "write_answer"),
+            "before it is kept": (KeptAnswers, "write"),
             "before it is noted": (ClientStore, "note_answer"),
             "before it is sent": (guarding, "find_mask_signature"),
         }
@@ -540,7 +541,7 @@ class TestCrashes:
         store = summing.store(VICTIM)
         assert store.rounds_paid == [0]
         # What was kept is what is sent: another computation would have had other noise.
-        kept = store.read_answer(0).vector
+        kept = store.answers.read(0).vector
         np.testing.assert_array_equal(reply.content["upload"]["vector"].numpy(), kept)
         computed = 2 if moment == "before it is kept" else 1
         assert summing.grid.work.count(VICTIM) == computed
@@ -582,6 +583,21 @@ def test_a_coordinator_that_was_killed_goes_on_with_a_new_attempt(summing) -> No
     summing.start()
     np.testing.assert_array_equal(summing.sum(1).total, summing.true_sum(range(5)))
     assert summing.store(VICTIM).rounds_paid == [0, 1, 1]
+
+
+def test_an_earlier_round_that_is_tried_again_is_kept_to_be_sent_again(summing) -> None:
+    """A run that is resumed at an earlier checkpoint asks for rounds that the client is past."""
+    for round_index in range(3):
+        assert summing.sum(round_index).total is not None
+    summing.start()
+    summing.grid.unheard = lambda client, wave: client == VICTIM and wave == "mask"
+    assert set(summing.sum(0).absent) == {VICTIM}
+    summing.grid.unheard = lambda client, wave: False
+    again = ask_masked(summing, seen(summing, "mask"), attempt=1)
+    reply = summing.grid.answer(VICTIM, numbered(again))
+    assert reply.has_content(), reply.error
+    assert summing.store(VICTIM).answers.rounds in ([0, 2], [2, 0])
+    assert summing.store(VICTIM).rounds_paid == [0, 1, 2, 0]
 
 
 def test_rounds_that_are_tried_again_count_against_what_was_agreed(tmp_path) -> None:

@@ -70,6 +70,22 @@ def test_a_client_without_a_key_is_left_out_and_taken_in_once_it_is_back(tmp_pat
     assert summing.sum(3).absent == {}
 
 
+def test_a_run_is_resumed_without_a_client_whose_key_the_others_know(tmp_path) -> None:
+    """They write letters to it as well, which a coordinator that was restarted did not expect."""
+    summing = Summing(tmp_path, summed_plan())
+    np.testing.assert_array_equal(summing.sum(0).total, summing.true_sum(range(5)))
+    summing.start()
+    summing.grid.lost = lambda client, wave: client == 2 and wave != ""
+    for round_index in (1, 2):
+        opened = summing.sum(round_index)
+        assert set(opened.absent) == {2}
+        np.testing.assert_array_equal(opened.total, summing.true_sum([0, 1, 3, 4]))
+    summing.grid.lost = lambda client, wave: False
+    back = summing.sum(3)
+    assert back.absent == {}
+    np.testing.assert_array_equal(back.total, summing.true_sum(range(5)))
+
+
 def test_too_few_keys_cost_nobody_anything(tmp_path) -> None:
     summing = Summing(tmp_path, summed_plan())
     summing.grid.lost = lambda client, wave: client in (2, 3) and wave == "key"
@@ -121,6 +137,29 @@ def test_sums_over_a_graph_of_neighbours(tmp_path, monkeypatch) -> None:
     opened = summing.sum(1)
     assert set(opened.absent) == {4}
     np.testing.assert_array_equal(opened.total, summing.true_sum(set(range(7)) - {4}))
+
+
+def test_a_graph_with_too_few_holders_left_loses_the_round_before_anybody_is_asked_to_open_it(
+    tmp_path, monkeypatch
+) -> None:
+    """Clients would refuse such a list of survivors, and note an attack that was none."""
+    sparse = Neighbourhood(others=4, needed=4)
+    monkeypatch.setattr(key_roster, "choose_neighbourhood", lambda *_: sparse)
+    summing = Summing(tmp_path, summed_plan(clients=7, threshold=5))
+    assert summing.sum(0).total is not None
+    graph = summing.rounds._keys.graph
+    silent = next(
+        pair
+        for pair in combinations(range(7), 2)
+        if len(graph.drop_thin(set(range(7)) - set(pair))) < 5
+    )
+    summing.grid.lost = partial(is_silent, "mask", silent)
+    summing.grid.waves.clear()
+    lost = summing.sum(1)
+    assert lost.total is None
+    assert sum_rounds.FEW_HOLDERS in lost.absent.values()
+    assert {wave for _, wave in summing.grid.waves} <= {"prepare", "mask"}
+    assert [summing.store(client).refusals for client in range(7)] == [[]] * 7
 
 
 def subsets(clients: range) -> list[tuple[int, ...]]:

@@ -183,6 +183,16 @@ def test_a_client_agrees_by_the_coordinators_list_of_keys(tmp_path, capsys) -> N
     listed.write_text(json.dumps({**keys, 0: keys[1], 1: keys[0]}))
     assert agree("c", "--clients", str(listed)) == 2
     assert "another key in the list" in capsys.readouterr().err.replace("\n", " ")
+    # Who compares the list line by line must not overlook the line that counts.
+    for hidden in ("1", "01", " 1", "1_0"):
+        lines = [*keys.items(), (hidden, "the key of nobody")]
+        fields = ", ".join(f'"{client}": "{key}"' for client, key in lines)
+        listed.write_text(f"{{{fields}}}")
+        assert agree("c", "--clients", str(listed)) == 2
+        assert "missing or damaged" in capsys.readouterr().err.replace("\n", " ")
+    listed.write_text(json.dumps(list(keys.items())))
+    assert agree("c", "--clients", str(listed)) == 2
+    assert "missing or damaged" in capsys.readouterr().err.replace("\n", " ")
     listed.write_text(json.dumps(keys))
     assert agree("d", "--clients", str(listed)) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -171,8 +171,8 @@ def test_one_charge_is_one_upload_though_the_answers_are_gone(client) -> None:
 
 def test_an_answer_that_was_exchanged_is_not_sent(client) -> None:
     client.upload(0)
-    kept = client.store.read_answer(0)
-    client.store.write_answer(replace(kept, vector=kept.vector + 1))
+    kept = client.store.answers.read(0)
+    client.store.answers.write(replace(kept, vector=kept.vector + 1))
     assert "is not what was sent" in client.ask(0, attempt=1).error.reason
 
 
@@ -184,7 +184,7 @@ def test_a_crash_before_the_digest_is_noted_sends_what_was_kept(client, monkeypa
         patch.setattr(ClientStore, "note_answer", power_cut)
         with pytest.raises(KeyboardInterrupt):
             client.ask(0)
-    kept = ClientStore(client.store.folder).read_answer(0).vector
+    kept = ClientStore(client.store.folder).answers.read(0).vector
     monkeypatch.setattr(local_work, "compute_upload", power_cut)  # it is not computed again
     assert np.array_equal(client.upload(0, attempt=1), kept)
 
@@ -449,6 +449,9 @@ def test_records_with_another_number_of_inputs_are_told_before_anything_is_charg
         mine = Agreement(client=client, records=20, data=str(tmp_path / f"{name}.npz"))
         measured = local_work.measure_model(protocol, mine)
         ClientStore.create(tmp_path / f"client-{client}", measured, protocol)
+    # A third node, of a client that only a larger federation has, does not stand in for one.
+    larger = replace(protocol, clients=3)
+    agreed(tmp_path / "client-2", 2, larger, records=20, data=str(tmp_path / "north.npz"))
     with pytest.raises(UserError, match=r"client 1.* 6 inputs, and each of this machine's 5"):
         across(tmp_path / "run", protocol, LocalGrid(tmp_path))
     assert not (tmp_path / "run" / "ledger.jsonl").exists()

@@ -324,7 +324,7 @@ class TestServerThatDeviates:
     def test_a_key_whose_secrets_everybody_knows(self, point) -> None:
         """A colluder's key of small order: every exchange with it gives zeros (RFC 7748, section 6)."""
         federation = self.federation()
-        statement = key_roster._state_key(federation.roster, 4, point)
+        statement = key_roster._make_key_statement(federation.roster, 4, point)
         weak = SignedKey(
             client=4,
             identity=public_der(IDENTITIES[4]),
