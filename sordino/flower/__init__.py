@@ -4,7 +4,8 @@ Where Flower is not installed, only `driver`, `agreement` and `client_store` can
 
 On the coordinator's machine:
 
-    driver               `train` and `resume`: hands a run to the SuperLink and follows its folder
+    driver               `train` and `resume`: hands a run to the SuperLink; `run_follower` reports
+                         what the run writes to its folder
     server_app, strategy what Flower starts: the rounds of `federation.training`, with
       engine               requests as messages, replies checked, absent clients with the reason
       connected_clients    which node is which client, by its registered key
@@ -23,10 +24,11 @@ On a client's machine:
       guard                check the signature, admit, charge, work, keep, send
       admission            which requests are answered, decided before anything is charged
       agreement            what the client agreed to, and whether a protocol protects less
-      client_store         the client's folder, which `client_folder` makes; `ledger_counter`: a
-                           second place for its ledger
+      client_store         the client's folder, which `client_folder` makes; `kept_answers`: its
+                           last uploads; `ledger_counter`: a second place for its ledger
 
-Around them: `services`, `consortium`, `metrics_endpoint`, `logs`, `doctor`, `flower_processes`,
-`flower_commands`, `new_consortium`; `mods` and `accountant` for other people's Flower apps. `app/`
-is copied into users' folders, and clients agree to its digest: no byte of it changes without need.
+Around them: `services`, `supervised_process`, `consortium`, `metrics_endpoint`, `logs`, `doctor`,
+`flower_processes`, `flower_commands`, `new_consortium`; `mods` and `accountant` for other people's
+Flower apps. `app/` is copied into users' folders, and clients agree to its digest: no byte of it
+changes without need.
 """

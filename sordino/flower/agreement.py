@@ -20,8 +20,8 @@ from sordino.protocol.value_checks import LARGEST, Choice, Flag, Integer, Maybe,
 from sordino.secure_sums.key_roster import refuse_threshold
 
 FILE = "agreement.toml"
-# Entries that do not concern a client whose records are in its own file.
-# The server's data set and its split concern only clients that train on a share of it.
+# Entries that do not concern a client whose records are in its own file: the server's data set and
+# its split.
 SERVER_DATA = ("data.name", "data.partition")
 
 
@@ -283,8 +283,8 @@ def describe_weakening(agreed: Protocol, requested: Protocol, agreement: Agreeme
     # here.
     before = dict(flatten_entries(parse_toml(dumps(agreed))))
     after = dict(flatten_entries(parse_toml(dumps(requested))))
-    # Sorted, so that the same request is refused with the same words.
-    # How noise is drawn follows from other entries, of which one is named if it differs.
+    # Sorted, so that the same request is refused with the same words. The arithmetic of the noise
+    # follows from other entries and comes last: if one of them differs, that one is named.
     for key in sorted({*before, *after}, key=lambda key: (key == "noise.arithmetic", key)):
         old = before.get(key)
         new = after.get(key)

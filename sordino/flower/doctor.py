@@ -26,10 +26,9 @@ from sordino.protocol import SordinoError
 RENEWAL_DAYS = 30
 # Bytes that should be free.
 FREE_SPACE = 1_000_000_000
-# What the health of a party that does not run is called.
+# What is found of a party that does not run.
 NOT_RUNNING = "it does not run"
-# The permissions of a file that others than its owner have.
-# Group and others, in every right.
+# All permissions of others than the owner of a file: its group, and everybody else.
 OTHERS = 0o077
 
 

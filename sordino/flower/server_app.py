@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from sordino.engines.choice import SuperLink
 from sordino.federation.store.files import write_whole
-from sordino.flower.driver import OUTCOME
+from sordino.flower.run_follower import OUTCOME
 from sordino.flower.strategy import SordinoStrategy
 from sordino.protocol import Protocol, SordinoError, loads, read_protocol
 

@@ -32,7 +32,7 @@ from sordino.federation.round_metrics import RoundMetrics
 from sordino.federation.store.run_folder import RunFolder
 from sordino.federation.store.upload_archive import read_round
 from sordino.flower.connected_clients import ConnectedClients
-from sordino.flower.driver import FollowedRun
+from sordino.flower.run_follower import FollowedRun
 from sordino.privacy.guarantee import round_up
 from sordino.privacy.ledger_lines import Missed, RoundCharged
 from sordino.privacy.spending import certify_run

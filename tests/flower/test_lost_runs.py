@@ -9,11 +9,12 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from sordino import Gaussian
 from sordino.engines.choice import SuperLink
+from sordino.engines.run_options import Watch
 from sordino.federation.store.files import hold_lock
 from sordino.federation.training import Incomplete
-from sordino.flower import driver
+from sordino.flower import driver, run_follower
 from sordino.flower.client_store import ClientStore
-from sordino.flower.driver import LostRun, RunFollower, Watch
+from sordino.flower.run_follower import LostRun, RunFollower
 from sordino.flower.server_app import write_outcome
 from sordino.flower.superexec import fork_process
 from sordino.flower.upload_requests import OTHER_TRAINING
@@ -33,8 +34,8 @@ def silent_watch(said: list[str]) -> Watch:
 @pytest.fixture
 def following(tmp_path, monkeypatch) -> RunFollower:
     """A run that has begun and does not go on."""
-    monkeypatch.setattr(driver, "GONE", 0.3)
-    monkeypatch.setattr(driver, "LOOK", 0.05)
+    monkeypatch.setattr(run_follower, "GONE", 0.3)
+    monkeypatch.setattr(run_follower, "LOOK", 0.05)
     monkeypatch.setattr(RunFollower, "_look", lambda self: False)
     made = RunFollower(tmp_path, "1", tmp_path, silent_watch([]))
     made._started = True
@@ -115,7 +116,7 @@ def test_a_run_is_lost_when_its_superlink_stays_away_or_it_never_began(
 def test_only_its_own_outcome_ends_a_run(following, tmp_path, monkeypatch) -> None:
     """Another process that was refused the folder leaves an error there as well."""
     settings = {"folder": str(tmp_path)}
-    left = tmp_path / driver.OUTCOME
+    left = tmp_path / run_follower.OUTCOME
     write_outcome(settings, SordinoError("another process is working on it"), "2")
     following._raise_outcome()
     assert left.exists()

@@ -50,11 +50,12 @@ from sordino.flower.consortium import (
 )
 from sordino.flower.logs import JsonLog
 from sordino.flower.node_supervisor import HEARTBEAT, SILENCE, NodeSupervisor
-from sordino.flower.services import CoordinatorService, SupervisedProcess
+from sordino.flower.services import CoordinatorService
 from sordino.flower.signing import Signer
 from sordino.flower.superexec import fork_process
 from sordino.flower.superlink_probe import probe_superlink
 from sordino.flower.supernode import Heartbeats, PollingPauses
+from sordino.flower.supervised_process import SupervisedProcess
 from sordino.protocol import save_protocol
 from sordino.protocol.addresses import join_address
 from tests.flower.lab import free_port
