@@ -27,7 +27,7 @@ from sordino.privacy.published import find_withheld
 from sordino.privacy.spending import certify_run
 from sordino.protocol import Protocol, SordinoError, loads_kept
 from sordino.report.phrasing import describe_protocol, join_test_records
-from sordino.report.run_prices import choose_headline
+from sordino.report.run_prices import choose_headline, choose_headline_after
 
 # Runs in one picture.
 MOST_RUNS = 10
@@ -40,8 +40,9 @@ KEPT = 200
 WATCHED = ("accuracy", "loss")
 GONE = "is no longer there"
 ENDINGS = {"finished": "finished", "diverged": "diverged", "budget": "stopped by its budget"}
-# What reading a folder can raise while anybody writes to it.
+# What reading a folder can raise while somebody writes to it.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, SordinoError)
+# Characters of an error's message.
 LONGEST_MESSAGE = 160
 
 
@@ -50,16 +51,16 @@ class RunStatus:
     """Holds a run folder at one moment.
 
     Attributes:
-        name: Its path below the folder of runs.
-        problem: The fault of its folder; empty if there is none.
-        status: "finished", "diverged", "budget" or "unfinished", as the run says.
+        name: The path of the folder, below the folder of runs.
+        problem: What is wrong with the folder; empty if nothing is.
+        status: "finished", "diverged", "budget" or "unfinished", as run.json says.
         protocol: The federation; None if it cannot be read.
-        rounds: Numbers of the rounds that have metrics, from 1.
-        scores: Per metric one value for each of these rounds, NaN where it was not scored.
+        rounds: The numbers of the rounds that have metrics, from 1.
+        scores: The values of every metric in these rounds; NaN where the model was not scored.
         sizes: The number of records of every client.
-        age: Seconds since the last round.
+        age: The seconds since the last round.
         report: Whether there is a report.
-        tested_on: Whose records it is scored on.
+        tested_on: Whose records the model is scored on.
     """
 
     name: str
@@ -80,7 +81,7 @@ class RunStatus:
 
     @property
     def state(self) -> str:
-        """Its state, in words."""
+        """The state of the run, in words."""
         if self.problem:
             return self.problem
         if self.status in ENDINGS:
@@ -91,14 +92,14 @@ class RunStatus:
 
     @property
     def what(self) -> str:
-        """The federation, in a line."""
+        """A description of the federation, in one line."""
         if self.protocol is None:
             return ""
         return describe_protocol(self.protocol)
 
     @property
     def left_out(self) -> str:
-        """Which values of its rounds are not read, since the guarantee does not cover them."""
+        """The reasons why some metrics are not shown; empty where all are."""
         if self.protocol is None:
             return ""
         return " ".join(find_withheld(self.protocol).reasons)
@@ -151,7 +152,7 @@ def find_modification_time(path: Path) -> float:
 
 
 class MetricsReader:
-    """Reads the metrics of one run, each time from where the last look ended. It holds the rows."""
+    """Reads the metrics of one run, each time from where it stopped before; keeps all rows."""
 
     def __init__(self, path: Path) -> None:
         """Prepares to read.
@@ -189,7 +190,7 @@ class MetricsReader:
 
 
 class RunWatcher:
-    """Looks at the runs below one folder. It remembers what it has read of each."""
+    """Looks at the runs below one folder, and remembers what it has read of each."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -197,10 +198,10 @@ class RunWatcher:
         self._lock = threading.Lock()
 
     def look(self, name: str) -> RunStatus:
-        """Returns a run as it is now; never fails.
+        """Returns the present status of a run; never fails.
 
         Args:
-            name: Its path below the folder of runs.
+            name: The path of the run's folder, below the folder of runs.
         """
         place = self.root / name
         if not place.is_dir():
@@ -247,12 +248,12 @@ class RunWatcher:
 
 
 def summarize_error(error: Exception) -> str:
-    """Says what was wrong, in a line.
+    """Says what went wrong, in one line.
 
     Args:
         error: What was raised.
     """
-    # The folder's path is none of a visitor's business.
+    # Visitors may be others than the owner, who need not learn where the folder is.
     if isinstance(error, OSError):
         return f"{Path(error.filename or '').name} cannot be read"
     if isinstance(error, KeyError):
@@ -287,13 +288,13 @@ class SpentPrivacy:
     """Holds what a run has spent, by its ledger, in the view of its budget or of the server.
 
     Attributes:
-        charges: Rounds that were charged.
-        epsilon: What they cost at most.
+        charges: The number of rounds that were charged.
+        epsilon: The epsilon of these rounds, at most.
         view: The adversary.
         delta: Where epsilon is shown.
-        problem: What prevented the price; empty if nothing did.
-        condition: What the epsilon rests on, where something was vouched for.
-        notes: What must be read with the epsilon.
+        problem: Why there is no price; empty if there is one.
+        condition: The assumption that the epsilon rests on, where one was vouched for.
+        notes: Sentences that must be read with the epsilon.
     """
 
     charges: int
@@ -310,7 +311,8 @@ def price_folder(folder: Path, size: int) -> SpentPrivacy:
 
     Args:
         folder: The run's folder.
-        size: Size of the ledger in bytes. It is not used: an answer is kept until it has grown.
+        size: The size of the ledger in bytes. It makes calls differ once the ledger has grown, so
+            that a cached answer is not taken for the present one.
 
     Example:
         >>> price_folder(Path("nowhere"), 0).problem != ""
@@ -322,7 +324,7 @@ def price_folder(folder: Path, size: int) -> SpentPrivacy:
         sizes = [int(one) for one in facts["sizes"]]
         # The whole ledger is verified with its chain: a damaged one gives no number.
         events = read_ledger(folder / "ledger.jsonl").events
-        view, unit, delta = choose_headline(protocol)
+        view, unit, delta = choose_headline_after(protocol, str(facts["status"]))
         guarantee = certify_run(protocol, events, view, unit, delta=delta, sizes=sizes)
         charges = sum(isinstance(event, RoundCharged) for event in events)
         return SpentPrivacy(

@@ -1,4 +1,4 @@
-"""Lists what a run does not protect, as plainly as the report says what it does."""
+"""Lists what a run does not protect, in words as plain as those for what it protects."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sordino.data import KNOWN
-from sordino.privacy.guarantee import format_delta, notes_on
+from sordino.privacy.guarantee import Guarantee, format_delta, notes_on
 from sordino.protocol import Protocol, View
 from sordino.report.learning import find_warnings
-from sordino.report.number_formats import format_upper_bound
-from sordino.report.phrasing import find_test_source, name_adversary
-from sordino.report.run_summary import RunSummary, find_own_scores, select_scored_rounds
+from sordino.report.number_formats import state_epsilon
+from sordino.report.phrasing import explain_missing_limit, find_test_source, name_adversary
+from sordino.report.run_summary import (
+    RunSummary,
+    find_own_scores,
+    has_public_records,
+    select_scored_rounds,
+)
 
 USE_SECURE_NOISE = "For people's data, train with noise.secure = true."
 EXACT_SCORES = "Accuracy and loss are exact, without noise, and no guarantee covers them"
@@ -44,7 +48,7 @@ def list_caveats(summary: RunSummary) -> list[Caveat]:
         The caveats, grave ones first.
     """
     found = [*caveats_of_run(summary), *caveats_of_every_run(summary)]
-    # The gravest come first, and the sort keeps the order of the others.
+    # The sort is stable: grave caveats move to the front, and the order is kept otherwise.
     return sorted(found, key=lambda caveat: not caveat.grave)
 
 
@@ -64,8 +68,7 @@ def list_warnings(summary: RunSummary) -> list[Caveat]:
             f"{USE_SECURE_NOISE}"
         )
         found.append(Caveat(title="A run for research.", text=text, grave=True))
-    # Both are failures of Sordino and not of the protocol: nothing on the page can be relied on
-    # then.
+    # Either is a failure of Sordino and not of the protocol, so nothing on the page can be trusted.
     if any(audit.verdict == "refuted" or audit.engine_differs for audit in summary.audits):
         text = (
             "More was measured than the guarantee allows. "
@@ -85,7 +88,7 @@ def list_warnings(summary: RunSummary) -> list[Caveat]:
 
 
 def caveats_of_run(summary: RunSummary) -> Iterator[Caveat]:
-    """Yields what follows from this protocol, these records and how the run went.
+    """Yields what follows from the protocol, the records and the course of the run.
 
     Args:
         summary: Summary of a run.
@@ -103,31 +106,22 @@ def caveats_of_run(summary: RunSummary) -> Iterator[Caveat]:
             title="The partition in this page",
             text="How many records of each label a client has is drawn here from private records. "
             "Leave the picture out of anything that is published.",
-            grave=not has_public_records(summary),
+            grave=not has_public_records(summary.run.protocol),
         )
     if summary.attacks:
         yield Caveat(
             title="The scores of attacks in this page",
             text="Clients' records decide whether an attack was right, and a twin without noise "
             "was trained on them: no guarantee covers these numbers. Publish no page with them.",
-            grave=not has_public_records(summary),
+            grave=not has_public_records(summary.run.protocol),
         )
-
-
-def has_public_records(summary: RunSummary) -> bool:
-    """Returns whether a run was trained on a published data set, whose records everybody knows.
-
-    Args:
-        summary: Summary of a run.
-    """
-    data = summary.run.protocol.data
-    return data is not None and data.name in KNOWN
 
 
 def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
     """Yields what the guarantees themselves leave open."""
     protocol = summary.run.protocol
     view, unit, delta = summary.headline
+    guarantees = summary.guarantees[unit]
     if not protocol.noise.secure:
         yield Caveat(
             title="Anyone who knows the seed",
@@ -136,27 +130,14 @@ def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
             f"noise, and nothing here holds. {USE_SECURE_NOISE}",
             grave=True,
         )
-    for guarantee in summary.guarantees[unit]:
+    for guarantee in guarantees:
         # An infinite bound is in the table too, but a table is easily passed over.
         if math.isinf(guarantee.epsilon(delta)):
-            # The last line of a derivation says why nothing better holds.
-            reasons = "".join(f" {line}" for line in guarantee.derivation[-1:])
-            yield Caveat(
-                title=name_adversary(guarantee.view),
-                text=f"There is no limit to what it learns.{reasons}",
-                grave=True,
-            )
-    for guarantee in summary.guarantees[unit]:
-        if guarantee.unconditional is not None:
-            # What holds without the assumption is stated with it: vouching may be wrong.
-            free = format_upper_bound(guarantee.unconditional.epsilon(delta))
-            vouched = " and ".join(guarantee.assumptions)
-            yield Caveat(
-                title="What was vouched for and not checked",
-                text=f"In the view {guarantee.view} the bound holds if, as vouched, {vouched}. "
-                f"Without that, ε = {free}.",
-            )
-    # The unit decides what "one of them" counts.
+            text = f"There is no limit to what it learns. {explain_missing_limit(guarantee)}"
+            yield Caveat(title=name_adversary(guarantee.view), text=text.rstrip(), grave=True)
+    for guarantee in guarantees:
+        if guarantee.assumptions:
+            yield _describe_vouching(guarantee, delta)
     units = {"record": sum(summary.run.sizes), "client": protocol.clients}[unit]
     # A mechanism that publishes one unit's data at random satisfies delta = 1/n.
     if delta >= 1 / units:
@@ -171,18 +152,27 @@ def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
         text = "One record is hidden. All records of a client together are hidden less well"
         for guarantee in summary.guarantees["client"]:
             if guarantee.view == view:
-                epsilon = format_upper_bound(guarantee.epsilon(delta))
-                text += f": ε = {epsilon} in the view {view}"
+                epsilon = state_epsilon(guarantee.epsilon(delta))
+                text += f": {epsilon} in the view {view}"
         yield Caveat(title="All records of one client", text=f"{text}.")
 
 
+def _describe_vouching(guarantee: Guarantee, delta: float) -> Caveat:
+    """Returns what a bound rests on, and what holds where that is not true."""
+    vouched = " and ".join(guarantee.assumptions)
+    text = f"In the view {guarantee.view} the bound holds if, as vouched, {vouched}."
+    if guarantee.unconditional is not None:
+        text += f" Without that: {state_epsilon(guarantee.unconditional.epsilon(delta))}."
+    return Caveat(title="What was vouched for and not checked", text=text)
+
+
 def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
-    """Yields what other parts of the run reveal, in addition to its models."""
+    """Yields what the run's end, its scores and its other files reveal."""
     if summary.run.status == "diverged":
         yield Caveat(
             title="The divergence",
-            text="When a run stops being finite depends on the data, "
-            "so nothing is promised about its last model alone.",
+            text="When a model stops being finite depends on the records, "
+            "so nothing is promised about the last model alone.",
         )
     for warning in find_warnings(summary.run):
         yield Caveat(title="A model that learned nothing", text=warning, grave=True)
@@ -222,7 +212,7 @@ def describe_own_models(protocol: Protocol) -> str:
     Args:
         protocol: Protocol of clients that keep models.
     """
-    # They are made of the steps' noisy sums, and are what the client uploads.
+    # Such models are made of the steps' noisy sums, and are what the client uploads.
     if protocol.release.in_steps:
         return (
             "They are what their clients uploaded, with the noise of every step. Anyone who is "
@@ -235,7 +225,7 @@ def describe_own_models(protocol: Protocol) -> str:
 
 
 def caveats_of_scores(summary: RunSummary) -> Iterator[Caveat]:
-    """Yields what accuracy and loss reveal about the records that they come from.
+    """Yields what accuracy and loss reveal about the records that were scored.
 
     Args:
         summary: Summary of a run.
@@ -272,14 +262,14 @@ def caveats_of_every_run(summary: RunSummary) -> Iterator[Caveat]:
         text="A model can teach that a habit makes people ill. That then applies to everybody, "
         "whether their record was used or not.",
     )
-    bits = ", and the lowest bits of floating-point noise"
+    last = "harmful uploads, timing, and the lowest bits of floating-point noise"
     if summary.run.protocol.release.integers:
         # Noise of integers has no bits but those of its law.
-        bits = ""
+        last = "harmful uploads and timing"
     yield Caveat(
         title="Machines, messages and people",
-        text="Stolen devices, intercepted messages, a server or a client that does not follow the "
-        f"protocol, harmful uploads, timing{bits} are not covered.",
+        text="Not covered: stolen devices, intercepted messages, a server or a client that does "
+        f"not follow the protocol, {last}.",
     )
     yield Caveat(
         title="Numbers that were not released",

@@ -1,7 +1,7 @@
 """Compares several runs on one page.
 
-It shows what each guarantees against the same adversary, how well each learned, in which settings
-they differ, and what all of them reveal together.
+The page shows what each run guarantees against the same adversary, how well it learned, in which
+settings the runs differ, and what all of them reveal together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from sordino.federation.store.run import Run
 from sordino.privacy.curves.gaussian_curve import compose_curves
-from sordino.privacy.guarantee import format_delta
+from sordino.privacy.guarantee import MEANINGFUL, format_delta
 from sordino.protocol import UserError, View, dumps
 from sordino.protocol.documents import flatten_tables
 from sordino.protocol.file import parse_toml
@@ -26,7 +26,7 @@ from sordino.report.number_formats import (
     format_lower_bound,
     format_measurement,
     format_percent,
-    format_upper_bound,
+    state_epsilon,
 )
 from sordino.report.page import ADJACENCY_WORDS, render_page
 from sordino.report.phrasing import name_adversary
@@ -40,7 +40,7 @@ from sordino.report.run_summary import (
 )
 
 MOST_RUNS = 24
-# Settings that differ, in the table.
+# Rows in the table of settings that differ.
 MOST_DIFFERENCES = 60
 
 
@@ -51,7 +51,7 @@ def summarize_runs(
 
     Args:
         sources: The folders of the runs.
-        on_run: Called before each run with how many are done, and how many there are.
+        on_run: Called before each run, with the number of runs done and the number of all.
 
     Returns:
         A summary for each run, in their order.
@@ -170,16 +170,20 @@ def describe_extremes(summaries: Sequence[RunSummary], names: Sequence[str]) -> 
     """
     epsilons = [summary.main.epsilon(summary.headline.delta) for summary in summaries]
     private = int(np.argmin(epsilons))
-    bound = format_upper_bound(epsilons[private])
-    text = f"The most private is {names[private]}, with ε = {bound} at most"
-    # A bound without its condition would be quoted without it.
-    text += _end_with_condition(summaries[private])
+    if epsilons[private] > MEANINGFUL:
+        text = "None of the runs has a meaningful limit."
+    else:
+        bound = state_epsilon(epsilons[private])
+        text = f"The most private is {names[private]}, with {bound} at most"
+        # A bound without its condition would be quoted without it.
+        text += _end_with_condition(summaries[private])
     scores = [find_last_scores(summary.run)["accuracy"] for summary in summaries]
     if not all(math.isnan(score) for score in scores):
         best = int(np.nanargmax(scores))
         score = format_percent(scores[best])
-        bound = format_upper_bound(epsilons[best])
-        text += f" The most accurate is {names[best]}, with {score} at ε = {bound}"
+        text += (
+            f" The most accurate is {names[best]}, with {score} and {state_epsilon(epsilons[best])}"
+        )
         text += _end_with_condition(summaries[best])
     return text
 
@@ -241,7 +245,7 @@ def list_conditions(summaries: Sequence[RunSummary], names: Sequence[str]) -> li
         text = f"{name}: the bound holds {summary.main.condition}."
         if summary.main.unconditional is not None:
             free = summary.main.unconditional.epsilon(summary.headline.delta)
-            text += f" Without that, ε = {format_upper_bound(free)}."
+            text += f" Without that: {state_epsilon(free)}."
         sentences.append(text)
     return sentences
 
@@ -353,7 +357,7 @@ def price_together(summaries: Sequence[RunSummary]) -> tuple[float | None, str]:
             "The runs use different adjacencies, so what they reveal together is not added up here."
         )
         return None, text
-    # Secure noise is drawn afresh in every run.
+    # Secure noise is drawn afresh in every run; that of a seed is the same wherever the seed is.
     seeds = [
         summary.run.protocol.seed for summary in summaries if not summary.run.protocol.noise.secure
     ]
@@ -366,9 +370,12 @@ def price_together(summaries: Sequence[RunSummary]) -> tuple[float | None, str]:
     # A record belongs to one client in every run, so replacing it turns each run into a neighbour,
     # and the curves compose.
     epsilon = compose_curves([summary.main.curve for summary in summaries]).epsilon(delta)
+    limit = f"at most {state_epsilon(epsilon)}"
+    if epsilon > MEANINGFUL:
+        limit = "without a meaningful limit"
     text = (
-        f"If a {unit} was in all of them, an adversary who sees all runs learns at most "
-        f"ε = {format_upper_bound(epsilon)} about it (composition)"
+        f"If a {unit} was in all of them, an adversary who sees all runs learns {limit} about it "
+        "(composition)"
     )
     vouched = join_assumptions(summaries)
     if vouched:
@@ -385,7 +392,7 @@ def list_differences(summaries: Sequence[RunSummary]) -> list[tuple[str, ...]]:
     Returns:
         A row per key: the key, and its value in every run.
     """
-    # Compared as files have them, so that every key counts, also those of later versions.
+    # Compared as they are written in files, so that every key counts.
     protocols = [flatten_tables(parse_toml(dumps(summary.run.protocol))) for summary in summaries]
     keys = dict.fromkeys(key for protocol in protocols for key in protocol)
     rows = []

@@ -26,6 +26,7 @@ from sordino.report.number_formats import (
     format_measurement,
     format_percent,
     format_upper_bound,
+    state_epsilon,
 )
 from sordino.report.phrasing import describe_test_records
 from sordino.report.run_summary import (
@@ -36,7 +37,10 @@ from sordino.report.run_summary import (
     select_scored_rounds,
 )
 
-# Shapes differ as well as colours, so that the picture can be read without them.
+# The x and y coordinates of lines, by the names of runs.
+Lines = dict[str, tuple[np.ndarray, np.ndarray]]
+
+# Shapes differ as well as colours, so that the picture can be read without colours.
 MARKERS = "osD^vPX*"
 
 
@@ -128,15 +132,16 @@ def draw_scores_by_epsilon(summaries: Sequence[RunSummary], names: Sequence[str]
     axes.set(xlabel=label_epsilons(bounds, epsilons), ylabel=label)
     axes.margins(0.12)
     add_legend(axes)
-    rows = [
-        (name, format_marked_epsilon(summary, epsilon), format_score(score))
-        for summary, name, epsilon, score in zip(summaries, names, epsilons, scores, strict=True)
-    ]
+    rows = []
+    points = []
+    for summary, name, epsilon, score in zip(summaries, names, epsilons, scores, strict=True):
+        rows.append((name, format_marked_epsilon(summary, epsilon), format_score(score)))
+        points.append(f"{name}: {state_epsilon(epsilon)}, {format_score(score)}")
     return finish_picture(
         figure,
         name="accuracy",
         title="What privacy cost",
-        description="; ".join(f"{name}: ε = {bound}, {score}" for name, bound, score in rows) + ".",
+        description="; ".join(points) + ".",
         columns=("run", "ε, at most", metric),
         rows=rows,
     )
@@ -211,12 +216,13 @@ def draw_all_tradeoffs(summaries: Sequence[RunSummary], names: Sequence[str]) ->
         summaries: Summaries of the runs.
         names: Names of the runs.
     """
+    unit = summaries[0].headline.unit
     lines: Lines = {}
     missed = {}
     for summary, name in zip(summaries, names, strict=True):
         betas = next(iter(summary.curves.values()))
         lines[name] = (ALPHAS, betas)
-        # A lower bound on misses is rounded down.
+        # Lower bounds are rounded down.
         missed[name] = str(math.floor(100 * betas[FIVE_PERCENT]))
     return draw_lines(
         "tradeoff",
@@ -224,8 +230,8 @@ def draw_all_tradeoffs(summaries: Sequence[RunSummary], names: Sequence[str]) ->
         lines,
         "false alarms",
         "misses, at least",
-        "A test that accuses at most 5 of 100 innocent data sets misses, of 100 guilty ones, "
-        f"at least: {list_values(missed)}.",
+        f"A test that says in at most 5 of 100 cases that a {unit} was used when it was not misses "
+        f"it in at least so many of 100 cases when it was: {list_values(missed)}.",
     )
 
 
@@ -233,12 +239,9 @@ def list_values(values: dict[str, str]) -> str:
     """Returns names with their values in a line.
 
     Args:
-        values: By name.
+        values: The values by name, as texts.
     """
     return "; ".join(f"{name} {value}" for name, value in values.items())
-
-
-Lines = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def draw_lines(
@@ -252,11 +255,11 @@ def draw_lines(
     """Draws one line for every run.
 
     Args:
-        name: Unique in the page.
-        title: A few words.
-        lines: By run, the places along the horizontal axis and the values.
-        x_label: X label of the horizontal axis.
-        y_label: Y label of the vertical axis.
+        name: The name of the figure, unique in its page.
+        title: The title of the figure.
+        lines: The x and y coordinates of every line, by the name of the run.
+        x_label: The label of the horizontal axis.
+        y_label: The label of the vertical axis.
         description: What the figure shows, in words.
 
     Returns:

@@ -24,7 +24,7 @@ from sordino.privacy.guarantee import format_delta
 from sordino.protocol import UserError
 from sordino.report.number_formats import format_upper_bound
 
-# Points in one line of a plot.
+# The largest number of points that are read of a line.
 MOST_POINTS = 10_000
 
 
@@ -33,11 +33,11 @@ class Plot:
     """Holds a plot of an attack.
 
     Attributes:
-        title: Above it.
-        x_label: X label of the horizontal axis.
-        y_label: Y label of the vertical axis.
-        lines: By name, the x and the y of each.
-        logarithmic: Whether both axes are; otherwise neither is.
+        title: The title above the plot.
+        x_label: The label of the horizontal axis.
+        y_label: The label of the vertical axis.
+        lines: The x and y coordinates of every line, by its name.
+        logarithmic: Whether both axes are logarithmic; otherwise both are linear.
     """
 
     title: str
@@ -52,11 +52,11 @@ class AttackResult:
     """Holds what one attack reached, and what guessing without the run reaches.
 
     Attributes:
-        name: What was tried.
-        metric: The quantity measured.
-        value: How well it went.
-        baseline: How well it goes without seeing anything of the run.
-        paper: Where the attack is from.
+        name: The attack, such as "membership inference".
+        metric: The quantity measured, such as "AUC".
+        value: The value that the attack reached.
+        baseline: The value that is reached without seeing anything of the run.
+        paper: The paper that the attack is from; empty where none is named.
         plots: Plots of the attack.
 
     Example:
@@ -93,8 +93,8 @@ class AttackResult:
         )
 
     def as_document(self) -> dict[str, Any]:
-        # Plots would repeat most of the file.
         """Returns the attack as JSON, without its plots."""
+        # Plots would repeat most of the file.
         return {key: value for key, value in asdict(self).items() if key != "plots"}
 
 
@@ -110,16 +110,18 @@ class Audit:
         epsilon_lower: Measured lower bound; None for an estimate.
         certified: The epsilon that is guaranteed.
         verdict: Verdict on the guarantee.
-        trainings: Trainings on each side.
-        game: Game that was played, in words.
+        confidence: The probability with which a lower bound is valid, from 0 to 1; None where the
+            audit does not say it.
+        trainings: The number of trainings on each side.
+        game: The game that was played, in words.
         tests: Error rates that were reached, as upper limits: false positives, false negatives.
         claims: Published or given bounds: name, bound, verdict.
-        given: What the adversary was given beyond the view. Where it is empty the adversary saw the
-            view, and only then the audit bounds what the view reveals.
+        given: What the adversary was given beyond the view. Only where it is empty does the audit
+            bound what the view reveals.
         engine: Which engine was attacked, and whether it computes what the game plays; empty in
             audits that did not compare.
         engine_differs: Whether the engine computes something else, which contradicts the guarantee.
-        document: All of it, as it was found.
+        document: The whole JSON document, as it was found.
     """
 
     view: str
@@ -129,6 +131,7 @@ class Audit:
     epsilon_lower: float | None
     certified: float
     verdict: str
+    confidence: float | None
     trainings: int
     game: str
     tests: tuple[tuple[float, float], ...]
@@ -153,14 +156,18 @@ class Audit:
         engine_words = ""
         if engine:
             engine_words = f"{take_text(engine, 'name')}: {take_text(engine, 'verdict')}"
+        confidence = None
+        if document.get("confidence") is not None:
+            confidence = take_number(document, "confidence")
         return cls(
             view=take_text(document, "view"),
             unit=take_text(document, "unit"),
             delta=take_number(document, "delta"),
-            mu_lower=read_lower_bound(document, "mu_lower"),
-            epsilon_lower=read_lower_bound(document, "epsilon_lower"),
+            mu_lower=read_optional_number(document, "mu_lower"),
+            epsilon_lower=read_optional_number(document, "epsilon_lower"),
             certified=take_number(document["certified"], "epsilon"),
             verdict=take_text(document, "verdict", "an estimate, not a bound"),
+            confidence=confidence,
             trainings=int(take_number(document, "trainings")),
             game=take_text(document, "pair", ""),
             tests=tuple(
@@ -179,15 +186,15 @@ class Audit:
         )
 
 
-def read_lower_bound(document: dict[str, Any], key: str) -> float | None:
-    """Reads a measured lower bound.
+def read_optional_number(document: dict[str, Any], key: str) -> float | None:
+    """Reads a number that an audit may not have, such as the lower bound of an estimate.
 
     Args:
-        document: As `sordino audit --json` prints it.
-        key: Its name.
+        document: The finding, as `sordino audit --json` prints it.
+        key: The name of the number.
 
     Returns:
-        None for an estimate, which bounds nothing.
+        The number; None where it is null.
 
     Raises:
         ValueError: It is neither a number nor null.
@@ -225,7 +232,7 @@ def read_plot(document: dict[str, Any]) -> Plot:
     found = {}
     for name, line in lines.items():
         xs, ys = (
-            # Cut here, since drawing millions of points would take minutes.
+            # Cut off, since drawing millions of points would take minutes.
             tuple(float(value) for value in read_list(side)[:MOST_POINTS])
             for side in read_list(line)
         )

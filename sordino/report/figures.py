@@ -30,6 +30,7 @@ from sordino.report.number_formats import (
     format_measurement,
     format_percent,
     format_upper_bound,
+    state_epsilon,
 )
 from sordino.report.partition_figure import draw_partition_figure
 from sordino.report.phrasing import describe_test_records
@@ -37,7 +38,7 @@ from sordino.report.run_prices import ClientSpending, choose_client_view
 from sordino.report.run_summary import ALPHAS, FIVE_PERCENT, RunSummary, select_scored_rounds
 from sordino.report.view_figure import draw_views
 
-# Rows of a trade-off curve in its table.
+# Rows in the table of a trade-off curve.
 TRADEOFF_ROWS = 18
 
 
@@ -94,7 +95,7 @@ def draw_tradeoffs(summary: RunSummary) -> Picture:
             label="reached in the audit",
         )
     axes.set(
-        xlabel="false alarms: share of innocent data sets accused",
+        xlabel="false alarms, as a share of all cases",
         ylabel="misses, at least",
         xlim=(-0.02, 1.02),
         ylim=(-0.02, 1.02),
@@ -102,7 +103,7 @@ def draw_tradeoffs(summary: RunSummary) -> Picture:
     add_legend(axes, loc="upper right")
     rows: list[tuple[str, ...]] = []
     for index in spread_indices(len(ALPHAS), TRADEOFF_ROWS).tolist():
-        # A lower bound on misses: rounded down.
+        # Lower bounds are rounded down.
         misses = [f"{math.floor(1000 * betas[index]) / 1000:.3f}" for betas in curves.values()]
         rows.append((f"{ALPHAS[index]:.2g}", *misses))
     for audit, (alarms, missed) in reached:
@@ -114,9 +115,9 @@ def draw_tradeoffs(summary: RunSummary) -> Picture:
         figure,
         name="tradeoff",
         title="How well any test can tell",
-        description=f"In the view {view}, a test that accuses at most 5 of 100 innocent data sets "
-        f"misses at least {missed_at_five} of 100 guilty ones. The dotted line is guessing; "
-        "the nearer a curve is to it, the less can be learned.",
+        description=f"In the view {view}, a test that says in at most 5 of 100 cases that a "
+        f"{unit} was used when it was not misses it in at least {missed_at_five} of 100 cases when "
+        "it was. The dotted line is guessing: the nearer a curve is to it, the less is learned.",
         columns=("false alarms", *(f"misses, {names}" for names in curves)),
         rows=rows,
     )
@@ -129,13 +130,13 @@ def draw_spending(summary: RunSummary) -> Picture | None:
         summary: Summary of a run.
 
     Returns:
-        None where no round was charged, or epsilon means nothing from the first round on.
+        None where no round was charged, or the first round alone has no meaningful limit.
     """
     view, unit, delta = summary.headline
     rounds = summary.spent.rounds
     epsilons = summary.spent.epsilons
-    budget = summary.run.protocol.privacy.budget
-    # A curve whose first point is beyond meaning says nothing.
+    budget = summary.budget
+    # All points would be drawn at the same height.
     if not rounds or epsilons[0] > MEANINGFUL:
         return None
     figure, axes = new_figure()
@@ -160,8 +161,9 @@ def draw_spending(summary: RunSummary) -> Picture | None:
             label=f"budget: {budget.epsilon:g}",
         )
         highest = max(highest, limit)
-        # Training stops before a round that would exceed it, so the budget is kept by construction.
-        kept = f" The budget of {budget.epsilon:g} was not exceeded."
+        # Training stops before a round that would exceed its budget.
+        if epsilons[-1] <= budget.epsilon:
+            kept = f" The budget of {budget.epsilon:g} was not exceeded."
     axes.set(
         xlabel="rounds charged",
         ylabel=label_epsilons(f"ε at δ = {format_delta(delta)}", epsilons),
@@ -169,8 +171,8 @@ def draw_spending(summary: RunSummary) -> Picture | None:
     )
     use_whole_numbers(axes)
     add_legend(axes)
-    first = f"ε = {format_upper_bound(epsilons[0])} after round {rounds[0]:,}"
-    last = f"{format_upper_bound(epsilons[-1])} after round {rounds[-1]:,}"
+    first = f"{state_epsilon(epsilons[0])} after round {rounds[0]:,}"
+    last = f"{state_epsilon(epsilons[-1])} after round {rounds[-1]:,}"
     rows = [
         (f"{count:,}", format_upper_bound(epsilon))
         for count, epsilon in zip(rounds, epsilons, strict=True)
@@ -179,7 +181,7 @@ def draw_spending(summary: RunSummary) -> Picture | None:
         figure,
         name="spent",
         title="Privacy spent, round by round",
-        description=f"In the view {view}, about one {unit}: {first}, {last}.{kept}",
+        description=f"In the view {view}, about one {unit}, at most: {first}, {last}.{kept}",
         columns=("rounds charged", "ε, at most"),
         rows=rows,
     )
@@ -247,7 +249,7 @@ def draw_clients(summary: RunSummary) -> Picture | None:
         summary: Summary of a run.
 
     Returns:
-        None where all clients have spent the same.
+        None where all clients have spent the same and none has a budget.
     """
     rows = summary.clients
     priced: list[tuple[int, ClientSpending, float]] = []
@@ -255,7 +257,8 @@ def draw_clients(summary: RunSummary) -> Picture | None:
         if row.epsilon is not None and math.isfinite(row.epsilon):
             priced.append((rank, row, row.epsilon))
     alike = len({epsilon for _, _, epsilon in priced}) < 2
-    if not priced or (alike and not any(row.budget is not None for row in rows)):
+    with_budgets = any(row.budget is not None for row in rows)
+    if not priced or (alike and not with_budgets):
         return None
     shown = [priced[index] for index in spread_indices(len(priced), MOST_POINTS).tolist()]
     epsilons = [epsilon for _, _, epsilon in shown]
@@ -320,11 +323,13 @@ def _describe_clients(
     _, least, lowest = priced[-1]
     text = (
         f"In the view {view}, given who took part: client {most.client} has spent the most, "
-        f"ε = {format_upper_bound(highest)} in {most.rounds:,} rounds, "
-        f"client {least.client} the least, {format_upper_bound(lowest)} in {least.rounds:,}."
+        f"at most {state_epsilon(highest)} in {most.rounds:,} rounds; client {least.client} the "
+        f"least, at most {state_epsilon(lowest)} in {least.rounds:,}."
     )
     if len(priced) < clients:
-        text += f" {clients - len(priced)} clients were not priced: it would take long."
+        text += (
+            f" {clients - len(priced)} clients have no finite bound, or would take long to price."
+        )
     return text
 
 

@@ -1,7 +1,7 @@
-"""Writes what others file about a run: an entry of the DP Deployments Registry, a model card.
+"""Drafts what is filed about a run: an entry of the DP Deployments Registry, and a model card.
 
-Both are drafts: what a run knows is filled in, and what only its owner knows is marked. They show
-nothing that the run's page does not show.
+What the run's folder says is filled in, and what only its owner knows is marked. Neither shows
+anything that the run's page does not show.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
-from sordino.privacy.guarantee import Guarantee, format_delta
+from sordino.privacy.guarantee import MEANINGFUL, Guarantee, format_delta
 from sordino.protocol import UserError
 from sordino.protocol.version import own_version
 from sordino.report.caveats import list_caveats
 from sordino.report.evidence import Audit
 from sordino.report.number_formats import format_lower_bound, format_upper_bound
 from sordino.report.phrasing import describe_noise, describe_protocol, describe_test_records
-from sordino.report.run_summary import RunSummary, find_last_scores
+from sordino.report.run_summary import RunSummary, list_known_scores
 
-# What the owner of a run has to write.
+# Stands where the owner of a run has to write something.
 TO_FILL = "TO BE FILLED IN"
 # Neighbouring data sets in the words of the registry.
 NEIGHBOURS = {
@@ -120,13 +120,8 @@ def write_model_card(summary: RunSummary) -> str:
     """
     run = summary.run
     _, unit, delta = summary.headline
-    scores = find_last_scores(run)
-    rows = []
-    for guarantee in summary.guarantees[unit]:
-        epsilon = format_upper_bound(guarantee.epsilon(delta))
-        rows.append(f"| `{guarantee.view}` | {guarantee.view.adversary} | {epsilon} |")
-    results = [f"- {name}: {value:.4g}" for name, value in scores.items()] or ["- not scored"]
-    audits = [_state_audit(audit) for audit in summary.audits]
+    results = [f"- {name}: {value}" for name, value in list_known_scores(run)] or ["- not scored"]
+    audits = [state_audit(audit) for audit in summary.audits]
     caveats = [f"- **{caveat.title}.** {caveat.text}" for caveat in list_caveats(summary)]
     return "\n".join(
         [
@@ -158,9 +153,7 @@ def write_model_card(summary: RunSummary) -> str:
             f"{summary.main.adjacency}; unit: one {UNITS_IN_FULL[unit]}; "
             f"delta = {format_delta(delta)}.",
             "",
-            "| view | the adversary | epsilon, at most |",
-            "|---|---|---|",
-            *rows,
+            *tabulate_views(summary),
             "",
             "## Measured",
             "",
@@ -174,30 +167,54 @@ def write_model_card(summary: RunSummary) -> str:
     )
 
 
-def _state_audit(audit: Audit) -> str:
-    """Returns a line about one audit."""
-    given = f" The adversary was given more: {audit.given}." if audit.given else ""
-    return (
-        f"- {audit.view}, one {audit.unit}: epsilon of at least "
-        f"{format_lower_bound(audit.epsilon_lower)} measured, {format_upper_bound(audit.certified)}"
-        f" certified, {audit.trainings:,} trainings a side; verdict: {audit.verdict}.{given}"
+def tabulate_views(summary: RunSummary) -> list[str]:
+    """Returns a table, in Markdown, of what each adversary learns at most.
+
+    Args:
+        summary: Summary of a run.
+    """
+    _, unit, delta = summary.headline
+    rows = ["| view | the adversary | epsilon, at most |", "|---|---|---|"]
+    for guarantee in summary.guarantees[unit]:
+        epsilon = format_upper_bound(guarantee.epsilon(delta))
+        if guarantee.condition:
+            epsilon += f" ({guarantee.condition})"
+        rows.append(f"| `{guarantee.view}` | {guarantee.view.adversary} | {epsilon} |")
+    return rows
+
+
+def state_audit(audit: Audit) -> str:
+    """Returns what an audit measured, as an item of a list in Markdown.
+
+    Args:
+        audit: What was found.
+    """
+    measured = "no lower bound"
+    if audit.epsilon_lower is not None:
+        measured = f"epsilon of at least {format_lower_bound(audit.epsilon_lower)}"
+    certified = format_upper_bound(audit.certified)
+    line = (
+        f"- {audit.view}, one {audit.unit}, delta = {format_delta(audit.delta)}: {measured} "
+        f"measured, {certified} certified, {audit.trainings:,} trainings on each side; verdict: "
+        f"{audit.verdict}."
     )
+    if audit.given:
+        line += f" The adversary was given more than the view shows: {audit.given}."
+    if audit.engine:
+        line += f" Engine {audit.engine}."
+    return line
 
 
 def _state_parameters(guarantee: Guarantee, delta: float) -> dict[str, float]:
-    """Returns epsilon, rounded up, and delta."""
+    """Returns epsilon as the page prints it, which is rounded up, and delta."""
     epsilon = guarantee.epsilon(delta)
     shown = format_upper_bound(epsilon)
-    try:
-        # As the page prints it, rounded up; where the page has words instead of a number, there is
-        # no promise.
-        rounded = float(shown)
-    except ValueError:
+    if epsilon > MEANINGFUL:
         raise UserError(
-            f"epsilon is {shown} in the view {guarantee.view}: there is no promise to register. "
+            f"epsilon has {shown} in the view {guarantee.view}: there is no promise to register. "
             "Train with more noise."
-        ) from None
-    parameters = {"epsilon": rounded, "delta": delta}
+        )
+    parameters = {"epsilon": float(shown), "delta": delta}
     if guarantee.rho is not None:
         parameters["rho"] = float(format_upper_bound(guarantee.rho))
     return parameters
@@ -206,7 +223,7 @@ def _state_parameters(guarantee: Guarantee, delta: float) -> dict[str, float]:
 def _state_loss(
     guarantee: Guarantee, delta: float, parameters: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Returns the unit, and how much about it can be learnt."""
+    """Returns the unit of privacy, and how much can be learned about it."""
     unit = UNITS_IN_FULL[guarantee.unit]
     return {
         "privacy_unit": f"One {unit}",
@@ -222,9 +239,12 @@ def _state_model(summary: RunSummary) -> dict[str, Any]:
     actors = []
     for guarantee in summary.guarantees[unit]:
         epsilon = format_upper_bound(guarantee.epsilon(delta))
-        actors.append(
-            f"{guarantee.view} ({guarantee.view.adversary}): learns at most epsilon = {epsilon}."
-        )
+        limit = f"learns at most epsilon = {epsilon}"
+        if guarantee.epsilon(delta) > MEANINGFUL:
+            limit = f"there is {epsilon} to what it learns"
+        if guarantee.condition:
+            limit += f", {guarantee.condition}"
+        actors.append(f"{guarantee.view} ({guarantee.view.adversary}): {limit}.")
     protocol = summary.run.protocol
     return {
         # The registry's words for how a deployment is laid out.
@@ -238,7 +258,7 @@ def _state_model(summary: RunSummary) -> dict[str, Any]:
 
 
 def _state_mechanisms(summary: RunSummary) -> str:
-    """Returns which noise there is, from where, and by which program."""
+    """Returns the noise and its source, the program, and the digest of the ledger."""
     protocol = summary.run.protocol
     source = "drawn from the operating system's entropy"
     if not protocol.noise.secure:
@@ -250,7 +270,7 @@ def _state_mechanisms(summary: RunSummary) -> str:
 
 
 def _join_caveats(summary: RunSummary) -> str:
-    """Returns everything that the promise does not cover."""
+    """Returns everything that the guarantee does not cover, in one text."""
     return " ".join(f"{caveat.title}: {caveat.text}" for caveat in list_caveats(summary))
 
 
@@ -275,7 +295,7 @@ def _write_lines(value: Any, indent: str) -> list[str]:
 
 
 def _write_scalar(value: Any) -> str:
-    """Returns a string or a number; JSON's are YAML's but for 1e-05, which needs a point."""
+    """Returns a string or a number as in JSON, but for 1e-05, which YAML reads as a text."""
     # Strings are always quoted, since YAML reads a bare no or 12:30 as something else.
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and "." not in text:

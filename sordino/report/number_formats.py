@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+# What stands for a number that is not known, and for one that does not exist.
 UNKNOWN = "unknown"
 MISSING = "–"
 
@@ -60,6 +61,23 @@ def format_upper_bound(value: float | None) -> str:
     return epsilon_in_words(value)
 
 
+def state_epsilon(value: float) -> str:
+    """Returns an upper bound on epsilon as an equation, or that there is none worth stating.
+
+    Args:
+        value: The bound.
+
+    Example:
+        >>> [state_epsilon(value) for value in (7.9312, 234.0, float("inf"))]
+        ['ε = 7.94', 'no meaningful limit', 'no limit']
+    """
+    from sordino.privacy.guarantee import MEANINGFUL
+
+    words = format_upper_bound(value)
+    # "ε = no limit" is not a sentence that anybody would say.
+    return words if value > MEANINGFUL else f"ε = {words}"
+
+
 def format_lower_bound(value: float | None) -> str:
     """Returns a lower bound, never above the true one.
 
@@ -78,7 +96,7 @@ def format_lower_bound(value: float | None) -> str:
 
 
 def format_cases_of_100(share: float) -> str:
-    """Returns in how many of 100 cases something happens at most.
+    """Returns the largest number of cases, out of 100, in which something happens.
 
     Args:
         share: The probability, from 0 to 1.
@@ -87,7 +105,7 @@ def format_cases_of_100(share: float) -> str:
         >>> [format_cases_of_100(share) for share in (0.7701, 0.5, 0.99999, 0.50004)]
         ['78', '50', '100', '50.1']
     """
-    # The factor keeps a probability that is exact in decimals from being pushed up by its last bit.
+    # Without the factor, the last bit of a product such as 100 x 0.57 would cost a whole case.
     exact = 100 * share * (1 - 1e-12)
     if exact < 51:
         return f"{math.ceil(exact * 10) / 10:g}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from sordino.privacy.guarantee import format_delta
+from sordino.privacy.guarantee import MEANINGFUL, format_delta
 from sordino.protocol import dumps
 from sordino.protocol.documents import to_json_value
 from sordino.protocol.errors import format_command
@@ -24,9 +23,8 @@ from sordino.report.number_formats import (
     format_cases_of_100,
     format_duration,
     format_lower_bound,
-    format_measurement,
-    format_percent,
     format_upper_bound,
+    state_epsilon,
 )
 from sordino.report.phrasing import (
     describe_ending,
@@ -40,9 +38,10 @@ from sordino.report.phrasing import (
 from sordino.report.run_prices import choose_client_view
 from sordino.report.run_summary import (
     RunSummary,
-    find_last_scores,
     find_own_scores,
     has_own_files,
+    has_public_records,
+    list_known_scores,
     summary_document,
 )
 from sordino.report.tiles import explain_headline, list_tiles
@@ -59,16 +58,18 @@ ADJACENCY_WORDS = {
     "add-or-remove": "Two data sets are neighbours if the unit that is hidden is in one of them "
     "and not in the other.",
 }
-# Characters of a protocol that are shown.
+# The largest number of characters of a protocol that are shown.
 LONGEST_PROTOCOL = 20_000
+# Whoever knows all records but one can try every value of that one.
+DIGEST_REVEALS = "a guess of one private record could be checked against it"
 # Versions of software that a run notes.
 NOTED_VERSIONS = ("sordino", "python", "torch")
 
 
-# Templates are read once; a comparison renders dozens of parts.
+# Templates are read once.
 @cache
 def environment() -> Environment:
-    """Returns the templates; whatever is put into them is escaped."""
+    """Returns the templates; everything that is put into them is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -84,9 +85,9 @@ def render_page(template: str, document: dict[str, Any], **values: Any) -> str:
     """Renders a page from its template, with its machine-readable block.
 
     Args:
-        template: The file's name.
-        document: What the block holds.
-        **values: What the template shows.
+        template: The name of the template's file.
+        document: The content of the machine-readable block.
+        **values: The values that the template shows, by name.
     """
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     page = environment().get_template(template)
@@ -110,7 +111,7 @@ def run_page(summary: RunSummary, cost: NoiseCost | None = None) -> str:
 
     Args:
         summary: Summary of the run.
-        cost: How the same training fares without noise, for a page that is not published.
+        cost: The scores of the same training without noise, for a page that is not published.
     """
     document = summary_document(summary)
     if cost is not None:
@@ -190,7 +191,9 @@ def describe_spending(summary: RunSummary) -> str:
     epsilon = summary.main.epsilon(summary.headline.delta)
     if epsilon == 0:
         return "Nothing was spent."
-    return f"There is {format_upper_bound(epsilon)} to what was spent."
+    if epsilon > MEANINGFUL:
+        return f"There is {format_upper_bound(epsilon)} to what was spent."
+    return f"Spent, at most: {state_epsilon(epsilon)}."
 
 
 def describe_scores(summary: RunSummary) -> str:
@@ -199,12 +202,10 @@ def describe_scores(summary: RunSummary) -> str:
     Args:
         summary: Summary of the run.
     """
-    scores = find_last_scores(summary.run)
-    if math.isnan(scores["loss"]):
+    scores = list_known_scores(summary.run)
+    if not scores:
         return "The model was not scored."
-    text = f"loss {format_measurement(scores['loss'])}"
-    if not math.isnan(scores["accuracy"]):
-        text = f"accuracy {format_percent(scores['accuracy'])}, {text}"
+    text = ", ".join(f"{name} {value}" for name, value in scores)
     return f"The last model on {describe_test_records(summary.run)}: {text}."
 
 
@@ -238,11 +239,12 @@ def describe_clients(summary: RunSummary) -> str:
     if len(counts) == 1:
         text = f"All {total:,} clients took part in {min(counts):,} rounds."
     epsilons = {row.epsilon for row in summary.clients if row.epsilon is not None}
-    # Where clients have personal budgets, one number for all would be wrong.
+    # Where clients have personal budgets, one number for all would be wrong; and a figure shows
+    # clients that spent different amounts.
     if len(epsilons) == 1 and not summary.run.protocol.client:
-        bound = format_upper_bound(epsilons.pop())
+        bound = state_epsilon(epsilons.pop())
         view = choose_client_view(summary.run, summary.headline)
-        text += f" Given that, each has spent ε = {bound} in the view {view}."
+        text += f" Given who contributed, each has spent at most {bound} in the view {view}."
     return text
 
 
@@ -255,7 +257,7 @@ def describe_missing_partition(summary: RunSummary) -> str:
     if has_own_files(summary.run.protocol):
         return (
             "Which client has which labels is private, and left out: one record would change it. "
-            "The run's folder has it (partition.json), for its owner."
+            "The owner has it (partition.json in the run's folder)."
         )
     return "Which client has which labels was not recorded."
 
@@ -294,9 +296,9 @@ def list_provenance(summary: RunSummary) -> list[tuple[str, str]]:
     records = f"{sum(run.sizes):,} training records"
     unit = UNIT_IN_WORDS[summary.headline.unit]
     seed = str(run.protocol.seed)
+    # A secure run draws neither noise nor participants from its seed, and showing it would mislead.
     if run.protocol.noise.secure:
         seed = "from the operating system for noise and draws"
-    # A secure run does not draw noise from its seed, and showing it would mislead.
     device = facts.get("device", "cpu")
     versions = ", ".join(f"{name} {facts[name]}" for name in NOTED_VERSIONS if name in facts)
     seconds = format_duration(float(run.metrics["seconds"].sum()))
@@ -315,7 +317,7 @@ def list_provenance(summary: RunSummary) -> list[tuple[str, str]]:
         ("Parameters", f"{facts['parameters']:,}"),
         ("Ledger", describe_ledger(summary)),
         ("Seal", describe_seal(summary)),
-        ("Data digest", str(facts.get("data_digest", "unknown"))),
+        ("Data digest", describe_data_digest(summary)),
         ("Model digest", str(facts.get("model_digest", "unknown"))),
         ("Folder", str(run.folder)),
     ]
@@ -367,7 +369,20 @@ def describe_ledger(summary: RunSummary) -> str:
         digest = (
             "its digest is left out, since a guess of what is withheld could be checked against it"
         )
+    elif not summary.ledger_digest:
+        digest = f"its digest is left out, since {DIGEST_REVEALS}"
     return f"{len(summary.run.rounds_paid):,} rounds charged; {digest}"
+
+
+def describe_data_digest(summary: RunSummary) -> str:
+    """Returns the digest of the data, or says why it is left out.
+
+    Args:
+        summary: Summary of the run.
+    """
+    if not has_public_records(summary.run.protocol):
+        return f"left out, since {DIGEST_REVEALS}; the owner has it (run.json)"
+    return str(summary.run.facts.get("data_digest", "unknown"))
 
 
 def describe_seal(summary: RunSummary) -> str:
@@ -406,13 +421,14 @@ def list_derivations(summary: RunSummary) -> list[dict[str, Any]]:
         summary: Summary of the run.
 
     Returns:
-        Per derivation, a title, the views that it serves with their bounds, and its lines, once.
+        A dictionary for every derivation: its "title", its "lines", and the "views" that it serves,
+        each with its bound and with what its adversary sees.
     """
     rows: list[dict[str, Any]] = []
     for unit, guarantees in summary.guarantees.items():
         groups: dict[tuple[str, ...], dict[str, Any]] = {}
         for one in guarantees:
-            # The first line says what the adversary sees; the others often serve many views.
+            # The first line says what the adversary sees; views often share the others.
             group = groups.setdefault(
                 (one.method, *one.derivation[1:]),
                 {
@@ -421,8 +437,8 @@ def list_derivations(summary: RunSummary) -> list[dict[str, Any]]:
                     "lines": one.derivation[1:],
                 },
             )
-            epsilon = format_upper_bound(one.epsilon(summary.headline.delta))
+            epsilon = state_epsilon(one.epsilon(summary.headline.delta))
             first = " ".join(one.derivation[:1])
-            group["views"].append((f"{one.view}: ε = {epsilon}", first))
+            group["views"].append((f"{one.view}: {epsilon}", first))
         rows += groups.values()
     return rows

@@ -85,7 +85,7 @@ def describe_protocol(protocol: Protocol) -> str:
     Returns:
         Model, data, clients, rounds and rule; of a path to data, the last part.
     """
-    # Words about another kind than those that are priced would be words about nothing.
+    # A changed part would be described as something that was not priced.
     refuse_changed_parts(protocol)
     model = "?"
     if protocol.model is not None:
@@ -115,7 +115,7 @@ def describe_noise(protocol: Protocol) -> str:
 
 
 def find_known_grid(protocol: Protocol) -> Grid | None:
-    """Returns the grid that uploads lie on; None where there is none, or none can be chosen yet.
+    """Returns the grid that uploads lie on; None where there is none, or it is not known yet.
 
     Args:
         protocol: The federation, which may not say how many parameters its model has.
@@ -155,13 +155,13 @@ def _describe_lot_noise(lot: Lot) -> str:
 
 
 def describe_own_noise(protocol: Protocol) -> str:
-    """Says how many clients have noise other than the protocol's, and of which kind.
+    """Says how many clients have other noise than the protocol's, and of which kind.
 
     Args:
         protocol: The federation.
 
     Returns:
-        A part of a sentence; nothing where all clients have the same noise.
+        The end of a sentence; empty where all clients have the same noise.
 
     Example:
         >>> from sordino import ClientBudget, Constant, FedAvg, Gaussian
@@ -218,6 +218,20 @@ def state_headline(guarantee: Guarantee, delta: float) -> str:
         return f"{adversary} learns without a meaningful limit {about}."
     # The spaces do not break: a headline never ends a line with "ε =".
     return f"{adversary} learns at most ε\u00a0=\u00a0{format_upper_bound(epsilon)} {about}."
+
+
+def explain_missing_limit(guarantee: Guarantee) -> str:
+    """Returns the reason why a bound is infinite; nothing where its derivation has none.
+
+    Args:
+        guarantee: The bound.
+    """
+    lines = guarantee.derivation
+    # With a distance between drawn noise and its law, the derivation ends with that distance, and
+    # the reason is the line before.
+    if guarantee.total_variation > 0:
+        lines = lines[:-1]
+    return "".join(lines[-1:])
 
 
 def find_test_source(run: Run) -> str:

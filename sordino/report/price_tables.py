@@ -17,7 +17,7 @@ from sordino.privacy.own_noise import client_lines, depends_on_records
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.protocol import Protocol
 from sordino.report.number_formats import format_upper_bound
-from sordino.report.phrasing import find_known_grid
+from sordino.report.phrasing import explain_missing_limit, find_known_grid
 from sordino.report.run_prices import choose_headline, choose_run_headline, list_views, price_run
 from sordino.report.spending_trace import price_while_running
 from sordino.report.terminal_tables import Justify, make_table
@@ -96,11 +96,9 @@ def notes(
                 f"without that, epsilon = {free}."
             )
     for guarantee in guarantees:
-        if math.isinf(guarantee.epsilon(delta)) and guarantee.derivation:
-            lines.append(
-                f"{guarantee.view}: there is no limit to what is learned. "
-                f"{guarantee.derivation[-1]}"
-            )
+        reason = explain_missing_limit(guarantee)
+        if math.isinf(guarantee.epsilon(delta)) and reason:
+            lines.append(f"{guarantee.view}: there is no limit to what is learned. {reason}")
     unit = guarantees[0].unit
     total = count_units(protocol, unit, sizes)
     # A mechanism that publishes one unit's data at random satisfies delta = 1/n.

@@ -10,28 +10,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import pairwise
 
 from sordino.privacy.guarantee import MEANINGFUL, format_delta
 from sordino.protocol.version import own_version
+from sordino.protocol.views import UNIT_IN_WORDS
 from sordino.report.caveats import list_caveats
 from sordino.report.evidence import AttackResult, Audit
-from sordino.report.filings import NEIGHBOURS, TO_FILL, UNITS_IN_FULL
-from sordino.report.number_formats import format_lower_bound, format_upper_bound
+from sordino.report.filings import (
+    NEIGHBOURS,
+    TO_FILL,
+    UNITS_IN_FULL,
+    state_audit,
+    tabulate_views,
+)
+from sordino.report.number_formats import format_cases_of_100
 from sordino.report.phrasing import describe_noise, describe_protocol, describe_test_records
-from sordino.report.run_summary import RunSummary, find_last_scores
+from sordino.report.run_summary import RunSummary, list_known_scores
 
-# Beyond this epsilon a guarantee says little about a single record without further evidence.
+# Up to the first epsilon a guarantee is strong evidence alone; beyond the second, weak evidence.
 STRONG = 1.0
 MODERATE = 10.0
+# What an adversary would like to know.
+TOLD = {"record": "whether a record was used", "client": "whether a client took part"}
+# A person may have several units: records, or, where clients are hidden, clients.
+SEVERAL_UNITS = {
+    "record": "A person with several records is protected less: for k records, epsilon is about "
+    "k times as large, and delta grows by more than that.",
+    "client": "A person whose records are with several clients is protected less: for k clients, "
+    "epsilon is about k times as large, and delta grows by more than that.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewAnswer:
-    """A question of a reviewer, and what a run says to it.
+    """Holds a reviewer's question and its answer.
 
     Attributes:
-        question: What a reviewer asks.
-        lines: The answer, one paragraph or list entry each.
+        question: The question.
+        lines: The answer: paragraphs, items of lists and rows of tables.
     """
 
     question: str
@@ -39,15 +56,22 @@ class ReviewAnswer:
 
     @property
     def text(self) -> str:
-        """The question as a heading, and its answer."""
-        return "\n".join([f"### {self.question}", "", *self.lines, ""])
+        """The question as a heading, and its answer, in Markdown."""
+        written = [f"### {self.question}", ""]
+        for before, line in pairwise(["", *self.lines]):
+            # Rows of a table and items of a list follow each other; paragraphs stand apart.
+            same_block = line[0] in "|-" and before[:1] == line[0]
+            if before and not same_block:
+                written.append("")
+            written.append(line)
+        return "\n".join([*written, ""])
 
 
 def write_cell(text: str) -> str:
-    r"""Returns a text for a cell of a table, or that it is to be filled in.
+    r"""Returns a text for a cell of a table in Markdown, or that it is to be filled in.
 
     Args:
-        text: What was said; empty if nothing.
+        text: The text; empty where the owner has said nothing.
 
     Example:
         >>> write_cell("Ward 3 | Ward 4")
@@ -108,19 +132,21 @@ def answer_guideline(summary: RunSummary) -> list[ReviewAnswer]:
         ReviewAnswer(
             question="What is the unit of privacy?",
             lines=(
-                f"One {unit}. " + NEIGHBOURS[guarantee.adjacency].format(unit=unit),
-                "A person with several records is protected less: k records of one person cost "
-                "about k times epsilon.",
+                f"One {unit}. {NEIGHBOURS[guarantee.adjacency].format(unit=unit)}",
+                SEVERAL_UNITS[guarantee.unit],
             ),
         ),
         ReviewAnswer(
-            question="How small is delta, and is it below one in the number of records?",
+            question="How small is delta, and is it below one over the number of units?",
             lines=(compare_delta(summary),),
         ),
         ReviewAnswer(question="Who is trusted with what?", lines=tuple(tabulate_views(summary))),
         ReviewAnswer(
             question="Which mechanisms are used, and why are they private?",
-            lines=(f"{describe_noise(protocol)}.", *guarantee.derivation),
+            lines=(
+                f"{describe_noise(protocol)}.",
+                *(f"- {line}" for line in guarantee.derivation),
+            ),
         ),
         ReviewAnswer(
             question="Was the implementation tested?",
@@ -168,6 +194,7 @@ def answer_opinion(summary: RunSummary) -> list[ReviewAnswer]:
     Args:
         summary: Summary of a run.
     """
+    unit = summary.headline.unit
     return [
         ReviewAnswer(
             question="Which measures were taken in design and training?",
@@ -179,7 +206,7 @@ def answer_opinion(summary: RunSummary) -> list[ReviewAnswer]:
             ),
         ),
         ReviewAnswer(
-            question="How likely is it that an adversary can tell whether a record was used?",
+            question=f"How likely is it that an adversary can tell {TOLD[unit]}?",
             lines=tuple(list_odds(summary)),
         ),
         ReviewAnswer(
@@ -199,7 +226,7 @@ def answer_opinion(summary: RunSummary) -> list[ReviewAnswer]:
 
 
 def grade_epsilon(epsilon: float) -> str:
-    """Says how much weight a guarantee can bear alone.
+    """Says how strong an argument a guarantee is by itself.
 
     Args:
         epsilon: The upper bound.
@@ -221,7 +248,7 @@ def grade_epsilon(epsilon: float) -> str:
 
 
 def compare_delta(summary: RunSummary) -> str:
-    """Compares delta with one in the number of records.
+    """Compares delta with one over the number of records or clients.
 
     Args:
         summary: Summary of a run.
@@ -236,40 +263,13 @@ def compare_delta(summary: RunSummary) -> str:
     return f"delta = {format_delta(delta)}, which is {comparison} one in {units:,} {counted}."
 
 
-def tabulate_views(summary: RunSummary) -> list[str]:
-    """Lists what each adversary learns at most.
-
-    Args:
-        summary: Summary of a run.
-    """
-    unit = summary.headline.unit
-    delta = summary.headline.delta
-    rows = ["| view | the adversary | epsilon, at most |", "|---|---|---|"]
-    for guarantee in summary.guarantees[unit]:
-        epsilon = format_upper_bound(guarantee.epsilon(delta))
-        rows.append(f"| `{guarantee.view}` | {guarantee.view.adversary} | {epsilon} |")
-    return rows
-
-
 def list_audits(audits: Sequence[Audit]) -> list[str]:
     """Lists what audits measured.
 
     Args:
         audits: Audits of the run.
     """
-    lines = []
-    for audit in audits:
-        lower = "no bound"
-        if audit.epsilon_lower is not None:
-            lower = f"epsilon of at least {format_lower_bound(audit.epsilon_lower)}"
-        line = (
-            f"- view {audit.view}, one {audit.unit}: {lower} measured, "
-            f"{format_upper_bound(audit.certified)} certified, {audit.trainings:,} trainings a "
-            f"side; verdict: {audit.verdict}."
-        )
-        if audit.engine:
-            line += f" Engine {audit.engine}."
-        lines.append(line)
+    lines = [state_audit(audit) for audit in audits]
     return lines or ["No audit was made. `sordino audit RUN` makes one."]
 
 
@@ -283,28 +283,29 @@ def list_attacks(attacks: Sequence[AttackResult]) -> list[str]:
         return ["No attack was tried. `sordino attack RUN` tries those of the literature."]
     rows = ["| attack | measure | reached | by guessing |", "|---|---|---|---|"]
     for attack in attacks:
-        cells = (attack.name, attack.metric, f"{attack.value:.3g}", f"{attack.baseline:.3g}")
-        rows.append("| " + " | ".join(cells) + " |")
+        name = write_cell(attack.name)
+        metric = write_cell(attack.metric)
+        rows.append(f"| {name} | {metric} | {attack.value:.3g} | {attack.baseline:.3g} |")
     return rows
 
 
 def list_odds(summary: RunSummary) -> list[str]:
-    """Lists how often the best adversary is right about one record, at most.
+    """Lists in how many of 100 cases the best adversary is right, at most.
 
     Args:
         summary: Summary of a run.
     """
     lines = [
-        "An adversary who knows all other records, and for whom both answers are equally likely, "
-        "is right at most in this share of cases (a coin is right in 50 %):"
+        f"The adversary knows everything but {UNIT_IN_WORDS[summary.headline.unit]}, and both "
+        "answers are equally likely. Of 100 cases it is right in at most (guessing gives 50):"
     ]
     for view, odds in summary.odds.items():
-        lines.append(f"- {view.adversary}: {format_upper_bound(100 * odds)} %")
+        lines.append(f"- {view.adversary}: {format_cases_of_100(odds)}")
     return lines
 
 
 def describe_randomness(summary: RunSummary) -> str:
-    """Says where the noise of a run came from, and of which numbers it was.
+    """Says where the noise of a run came from, and whether it was drawn as integers.
 
     Args:
         summary: Summary of a run.
@@ -327,8 +328,8 @@ def describe_accuracy(summary: RunSummary) -> str:
     Args:
         summary: Summary of a run.
     """
-    scores = find_last_scores(summary.run)
-    listed = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+    scores = list_known_scores(summary.run)
+    listed = ", ".join(f"{name} {value}" for name, value in scores) or "not scored"
     return (
         f"On {describe_test_records(summary.run)}: {listed}. `sordino report RUN --without-noise` "
         "trains the same federation without noise, to compare."

@@ -1,4 +1,4 @@
-"""Prices a run by what its ledger charged; each price is computed once, however often shown."""
+"""Prices a run by what its ledger charged. Prices are cached, since a page asks for them often."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds of work for a part of a report that can do with fewer numbers: pricing some mixtures of
-# unequal rounds takes minutes.
+# Seconds of processor time for a part of a report that can do with fewer numbers: pricing some
+# mixtures of unequal rounds takes minutes.
 PATIENCE = 1.0
 # Views whose epsilons differ by less than this factor share one curve in a picture.
 SAME_CURVE = 1.02
 
 
 class Headline(NamedTuple):
-    """Names what a run is summed up in.
+    """Names the question that a run is summed up by.
 
     Attributes:
         view: The adversary.
@@ -57,7 +57,7 @@ def choose_headline(protocol: Protocol) -> Headline:
     """
     budget = protocol.privacy.budget
     if budget is None:
-        # Without a budget the adversary counts that sees the most of every client.
+        # Without a budget, the adversary is the one that sees the most of every client.
         return Headline(View.SERVER, "record", 1e-5)
     return Headline(View.parse(budget.view), budget.unit, budget.delta)
 
@@ -71,9 +71,19 @@ def choose_run_headline(run: Run) -> Headline:
     Returns:
         As for its protocol; but the last model of a diverged run counts as one of all models.
     """
-    headline = choose_headline(run.protocol)
+    return choose_headline_after(run.protocol, run.status)
+
+
+def choose_headline_after(protocol: Protocol, status: str) -> Headline:
+    """Returns what a run is summed up in, by how it ended.
+
+    Args:
+        protocol: The run's protocol.
+        status: The status of the run.
+    """
+    headline = choose_headline(protocol)
     # When a run diverges depends on its data, so nothing is promised about its last model alone.
-    if headline.view == View.FINAL and run.status == "diverged":
+    if headline.view == View.FINAL and status == "diverged":
         return headline._replace(view=View.ROUNDS)
     return headline
 
@@ -85,18 +95,17 @@ def list_views(run: Run) -> tuple[View, ...]:
         run: What was trained.
 
     Returns:
-        All of them; without the last model alone if the run diverged.
+        All views; without "final" if the run diverged.
     """
     views = all_views(run.protocol.clients, run.protocol.channel.colluders)
     if run.status != "diverged":
         return views
-    # When a diverging run stops depends on the data, so nothing is promised about its last model
-    # alone.
+    # As in `choose_headline_after`.
     return tuple(view for view in views if view != View.FINAL)
 
 
 def list_views_with(run: Run, main: View) -> tuple[View, ...]:
-    """Lists the views that a run is shown in, one of them included in any case.
+    """Lists the views that a run is shown in, with one that must be among them.
 
     Args:
         run: What was trained.
@@ -163,15 +172,10 @@ def price_clients_by_view(
     """
 
     def price_view(view: View) -> dict[int, Guarantee]:
-        """Returns the guarantee of every client.
-
-        Args:
-            view: The adversary.
-        """
         return certify_clients(run.protocol, run.ledger, view, unit, delta=delta, sizes=run.sizes)
 
     if run.protocol.release.in_steps and not adds_up(run.protocol):
-        # All that leaves a client is made of its noisy sums: one bound serves all views.
+        # Everything that leaves a client is made of its noisy sums, so one bound serves all views.
         common = price_view(views[0])
         found = {
             view: {client: replace(bound, view=view) for client, bound in common.items()}
@@ -210,10 +214,10 @@ def take_in_time(values: Iterable[T], seconds: float = PATIENCE) -> list[T]:
     """Takes values until the time is up, and at least one.
 
     Args:
-        values: Each takes some time to compute.
-        seconds: Seconds of processor time.
+        values: Values that each take some time to compute.
+        seconds: The processor time, in seconds, after which no further value is taken.
     """
-    # Not the clock on the wall: a busy machine gets the same page.
+    # Processor time and not wall-clock time, so that a busy machine gets the same page.
     end = time.thread_time() + seconds
     taken = []
     for value in values:
@@ -228,13 +232,13 @@ class ClientSpending:
     """Holds what one client has spent, given which rounds it took part in.
 
     Attributes:
-        client: Its number.
-        records: How many it has.
-        rounds: How often it took part.
+        client: The number of the client.
+        records: The number of its records.
+        rounds: The number of rounds that it took part in.
         unit: The unit of privacy, "record" or "client".
         delta: Where epsilon is shown.
-        epsilon: What was spent at most; None where there was no time to price it.
-        budget: Its own budget, where it has one.
+        epsilon: The epsilon spent, at most; None where there was no time to price it.
+        budget: The client's own budget; None where it has none.
     """
 
     client: int
@@ -254,12 +258,12 @@ def choose_client_view(run: Run, headline: Headline) -> View:
         headline: What it is summed up in.
 
     Returns:
-        The server where clients have personal budgets, which hold against it.
+        The server's view where clients have budgets of their own, which hold in that view;
+        otherwise the headline's.
     """
     if run.protocol.client:
-        # Personal budgets hold against the server.
         return View.SERVER
-    return headline[0]
+    return headline.view
 
 
 def price_clients(run: Run, headline: Headline) -> list[ClientSpending]:
@@ -277,7 +281,7 @@ def price_clients(run: Run, headline: Headline) -> list[ClientSpending]:
     asked: dict[int, Headline] = {}
     # Each client is priced as its own budget asks, or as the headline does.
     for client in range(run.protocol.clients):
-        asked[client] = Headline(view, headline[1], headline[2])
+        asked[client] = headline._replace(view=view)
         if client in budgets:
             asked[client] = Headline(view, budgets[client].unit, budgets[client].delta)
     epsilons: dict[int, float] = {}
@@ -320,7 +324,7 @@ def price_wanted_clients(
         wanted: The clients.
 
     Yields:
-        A client and its epsilon; those first that took part most often.
+        A client and its epsilon; clients that took part most often come first.
     """
     view, unit, delta = headline
     priced = certify_clients_in_turn(

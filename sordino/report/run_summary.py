@@ -18,10 +18,11 @@ from sordino.federation.store.signatures import signers_of
 from sordino.privacy.guarantee import Guarantee
 from sordino.privacy.ledger import read_ledger
 from sordino.privacy.published import Withheld, find_withheld, publish_metrics
-from sordino.protocol import UNITS, Protocol, View, dumps
+from sordino.protocol import UNITS, Budget, Protocol, View, dumps
 from sordino.report.about import About, read_about
 from sordino.report.drawing import MOST_POINTS, spread_indices
 from sordino.report.evidence import AttackResult, Audit, read_attacks, read_audits
+from sordino.report.number_formats import format_measurement, format_percent
 from sordino.report.phrasing import find_test_source
 from sordino.report.run_prices import (
     ClientSpending,
@@ -35,13 +36,13 @@ from sordino.report.run_prices import (
 )
 from sordino.report.spending_trace import SpendingCurve, trace_spending
 
-# False positive rates at which trade-offs are drawn: denser where tests are interesting.
+# False positive rates at which trade-offs are drawn, denser where tests are interesting.
 ALPHAS = np.concatenate([np.geomspace(1e-4, 0.04, 11), [0.05], np.linspace(0.07, 1, 40)])
-# The place of 5 % among them.
+# The index of 5 % in `ALPHAS`.
 FIVE_PERCENT = 11
 # Rows of clients in the machine-readable block.
 MOST_CLIENTS = 500
-# Numbers of the partition in the machine-readable block.
+# Cells of the partition (clients times labels) in the machine-readable block.
 MOST_CELLS = 5000
 # Metrics in the machine-readable block.
 PUBLISHED = (
@@ -65,18 +66,18 @@ class RunSummary:
         headline: View, unit and delta that it is summed up in.
         guarantees: Per unit, the headline's first, the bounds of the views; a unit that would take
             too long may lack some.
-        odds: Per view, how often the best adversary tells two neighbouring data sets apart, as a
-            share; in the headline's unit.
-        curves: The trade-off function at `ALPHAS`, for views that look different, the headline's
-            first; in the headline's unit.
+        odds: Per view, the share of cases in which the best adversary tells two neighbouring data
+            sets apart, at most; in the headline's unit.
+        curves: The trade-off functions at `ALPHAS` of the views that look different in a picture,
+            the headline's first; in the headline's unit.
         spent: The headline's epsilon against rounds.
         clients: What each client has spent; empty where the participants are hidden.
-        shares: The records of every client, where they were written down and may be shown.
+        shares: The number of records of every client and label, where it may be shown.
         audits: What audits found.
         attacks: What attacks found.
-        ledger_digest: The hash that the ledger's last line is chained to; it commits to all of its
-            lines. Empty where anything is withheld: the ledger seals that too, and a guess of it
-            could be compared with the digest.
+        ledger_digest: The hash of the ledger's last line, which commits to all lines. Empty where
+            anything is withheld or the records are private: the ledger seals both, and a guess of
+            them could be checked against the digest.
         sealed: Whether the ledger seals what the run is priced by.
         signers: Fingerprints of the keys that have signed the run.
         about: What its owner has said about it.
@@ -109,8 +110,19 @@ class RunSummary:
         view, unit, _ = self.headline
         return next(guarantee for guarantee in self.guarantees[unit] if guarantee.view == view)
 
+    @property
+    def budget(self) -> Budget | None:
+        """The budget that the headline is measured against; None where it has another view."""
+        budget = self.run.protocol.privacy.budget
+        if budget is None:
+            return None
+        view, unit, delta = self.headline
+        # A diverged run is not summed up in the view "final", even if its budget names it.
+        same_question = (View.parse(budget.view), budget.unit, budget.delta) == (view, unit, delta)
+        return budget if same_question else None
+
     def audits_in(self, view: View, unit: str, *, given_more: bool = False) -> list[Audit]:
-        """Returns the audits of one view and unit that bound something.
+        """Returns the audits of one view and unit whose lower bound holds at the headline's delta.
 
         Args:
             view: The adversary that the price holds against.
@@ -125,6 +137,10 @@ class RunSummary:
         for audit in self.audits:
             same_question = (audit.view, audit.unit) == (str(view), unit)
             if not same_question or bool(audit.given) != given_more:
+                continue
+            # Epsilon grows as delta shrinks: what was shown at a smaller delta is no lower bound
+            # at a larger one.
+            if audit.delta < self.headline.delta:
                 continue
             if audit.epsilon_lower is not None:
                 bounds.append((audit.epsilon_lower, audit))
@@ -166,7 +182,7 @@ def summarize_run(source: str | Path | Run, headline: Headline | None = None) ->
     if not withheld.draw:
         clients = price_clients(run, headline)
     ledger_digest = ""
-    if not withheld:
+    if not withheld and has_public_records(run.protocol):
         ledger_digest = read_ledger(folder.ledger_path).chain
     return RunSummary(
         run=replace(run, metrics=publish_metrics(run.metrics, withheld)),
@@ -187,19 +203,28 @@ def summarize_run(source: str | Path | Run, headline: Headline | None = None) ->
     )
 
 
+def has_public_records(protocol: Protocol) -> bool:
+    """Returns whether a run was trained on a published data set, whose records everybody knows.
+
+    Args:
+        protocol: The run's protocol.
+    """
+    return protocol.data is not None and protocol.data.name in KNOWN
+
+
 def has_own_files(protocol: Protocol) -> bool:
     """Returns whether a run was trained on its owner's files, whose labels no page may show.
 
     One label of one record changes how many of it a client has, exactly.
 
     Args:
-        protocol: The run's.
+        protocol: The run's protocol.
     """
     if protocol.data is None:
         return False
     name = protocol.data.name
-    # Of data that were passed in Python only their owner knows whether they are public.
-    return name not in KNOWN and not name.startswith(IN_PYTHON)
+    # Only their owner knows whether data that were passed in Python are public.
+    return not has_public_records(protocol) and not name.startswith(IN_PYTHON)
 
 
 def tabulate_tradeoffs(
@@ -234,10 +259,9 @@ def bound_best_guess(guarantee: Guarantee) -> float:
     Returns:
         A probability from 0.5 to 1.
     """
-    # The adversary errs with probability min (alpha + beta(alpha)) / 2. By the two supporting lines
-    # of an epsilon, beta is at least what makes that (1 - delta) / (1 + e^epsilon): every epsilon
-    # gives a valid bound, and the best of a few is taken. For a curve that is exact at 0, that one
-    # is the best.
+    # The adversary errs with probability min (alpha + beta(alpha)) / 2. The two supporting lines of
+    # an epsilon keep that at (1 - delta) / (1 + e^epsilon) or above. So every epsilon gives a valid
+    # bound, and the best of a few is taken; where a curve is exact at 0, that is epsilon 0.
     epsilons = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
     errors = (1 - guarantee.curve.deltas(epsilons)) / (1 + np.exp(epsilons))
     return float(np.min(1 - errors))
@@ -283,6 +307,21 @@ def find_last_scores(run: Run) -> dict[str, float]:
     return scores
 
 
+def list_known_scores(run: Run) -> list[tuple[str, str]]:
+    """Lists the scores of the final model that are known, as texts; none where it was not scored.
+
+    Args:
+        run: What was trained.
+    """
+    scores = find_last_scores(run)
+    known = []
+    if not math.isnan(scores["accuracy"]):
+        known.append(("accuracy", format_percent(scores["accuracy"])))
+    if not math.isnan(scores["loss"]):
+        known.append(("loss", format_measurement(scores["loss"])))
+    return known
+
+
 def find_own_scores(run: Run) -> dict[str, Any] | None:
     """Returns how accurate clients' own models were after the last round.
 
@@ -291,7 +330,7 @@ def find_own_scores(run: Run) -> dict[str, Any] | None:
 
     Returns:
         "mean", "worst" and "spread" over the clients, and "covered", which is False: no guarantee
-        covers them. None where clients keep no models, or the promise withholds their scores.
+        covers them. None where clients keep no models, or their scores are withheld.
     """
     own = publish_metrics(run.metrics, find_withheld(run.protocol))
     last = {name.removeprefix("own_"): own[name][-1:] for name in OWN_SCORES}
@@ -336,21 +375,34 @@ def summary_document(summary: RunSummary) -> dict[str, Any]:
         "partition": partition_document(summary.shares),
         "audits": [audit.document for audit in summary.audits],
         "attacks": [attack.as_document() for attack in summary.attacks],
-        "facts": {key: value for key, value in run.facts.items() if key != "sizes"},
+        "facts": publish_facts(run),
         "ledger": {"digest": summary.ledger_digest or None, "charges": len(run.rounds_paid)},
         "seal": {"sealed": summary.sealed, "signed_by": list(summary.signers)},
         "protocol": dumps(run.protocol),
     }
 
 
+def publish_facts(run: Run) -> dict[str, Any]:
+    """Returns the facts about a run that a page may show.
+
+    Args:
+        run: What was trained.
+    """
+    facts = {key: value for key, value in run.facts.items() if key != "sizes"}
+    # Whoever knows all records but one could check every guess of it against a digest of the data.
+    if "data_digest" in facts and not has_public_records(run.protocol):
+        facts["data_digest"] = None
+    return facts
+
+
 def partition_document(shares: LabelShares | None) -> dict[str, Any] | None:
     """Returns the partition as the machine-readable block holds it.
 
     Args:
-        shares: The records of every client, where they are known.
+        shares: The number of records of every client and label, where it is known.
 
     Returns:
-        None where they are not known, or are too many for a page.
+        None where it is not known, or has too many cells for a page.
     """
     if shares is None or shares.counts.size > MOST_CELLS:
         return None
@@ -382,10 +434,10 @@ def select_scored_rounds(run: Run, most: int = MOST_POINTS) -> np.ndarray:
 
     Args:
         run: What was trained.
-        most: How many at most.
+        most: The largest number of rounds to select.
 
     Returns:
-        Their places in the metrics.
+        Their indices in the metrics.
     """
     scored = np.flatnonzero(np.isfinite(run.metrics["loss"].astype(float)))
     chosen: np.ndarray = scored[spread_indices(len(scored), most)]

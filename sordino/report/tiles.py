@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sordino.privacy.guarantee import format_delta
+from sordino.privacy.guarantee import MEANINGFUL, format_delta
 from sordino.protocol.views import UNIT_IN_WORDS
 from sordino.report.evidence import Audit
 from sordino.report.number_formats import (
@@ -25,10 +25,10 @@ class Tile:
     """Holds one number with its words.
 
     Attributes:
-        word: What it is.
+        word: What the number is, printed above it.
         number: The number, as a text.
         note: What is printed below it.
-        share: Share of 1, drawn as a bar; None for no bar.
+        share: The length of a bar below it, from 0 to 1; None for no bar.
     """
 
     word: str
@@ -56,10 +56,12 @@ def explain_headline(summary: RunSummary) -> str:
     # a promise.
     if right == "100":
         return f"{pair} It may always be right: nothing is promised."
-    return (
-        f"{pair} It is right in at most {right} of 100 cases; guessing gives 50. "
-        "This holds whatever the adversary knows or computes."
-    )
+    holds = "This holds whatever the adversary knows or computes"
+    if not summary.run.protocol.noise.secure:
+        holds = "This holds whatever else the adversary knows or computes, without the noise's seed"
+    if summary.main.condition:
+        holds += f", {summary.main.condition}"
+    return f"{pair} It is right in at most {right} of 100 cases; guessing gives 50. {holds}."
 
 
 def list_tiles(summary: RunSummary) -> list[Tile]:
@@ -92,14 +94,18 @@ def show_spending(summary: RunSummary) -> Tile:
         where += f"; {summary.main.condition}"
     note = f"no budget was set; {where}"
     share = None
-    budget = summary.run.protocol.privacy.budget
-    if budget is not None:
-        note = f"of {budget.epsilon:g} allowed; {where}"
+    if summary.budget is not None:
+        note = f"of {summary.budget.epsilon:g} allowed; {where}"
         # A bar cannot be more than full.
-        share = min(1.0, epsilon / budget.epsilon)
+        share = min(1.0, epsilon / summary.budget.epsilon)
+    elif summary.run.protocol.privacy.budget is not None:
+        note = f"the budget is in another view; {where}"
+    number = format_upper_bound(epsilon)
+    if epsilon <= MEANINGFUL:
+        number = f"ε {number}"
     return Tile(
         word="Privacy spent, at most",
-        number=f"ε {format_upper_bound(epsilon)}",
+        number=number,
         note=note,
         share=share,
     )
@@ -132,27 +138,34 @@ def show_audit(summary: RunSummary) -> Tile:
     stronger = summary.audits_in(view, unit, given_more=True)
     word = "Measured by audit, at least"
     # Any refutation outweighs the numbers next to it.
-    if any(audit.verdict == "refuted" for audit in (*found, *stronger)):
+    refuted = any(audit.verdict == "refuted" for audit in (*found, *stronger))
+    if refuted:
         word = CONTRADICTED
     if found:
-        note = f"{_say_trainings(found[0])}; the truth lies between the two"
+        note = _say_trainings(found[0])
+        if not refuted:
+            note += "; the truth lies between the two"
         return Tile(word=word, number=f"ε {format_lower_bound(found[0].epsilon_lower)}", note=note)
     if stronger:
         note = f"by an adversary that was given {stronger[0].given}, as the bound allows"
         return Tile(
             word=word, number=f"ε {format_lower_bound(stronger[0].epsilon_lower)}", note=note
         )
-    # An audit in another view says nothing here, but readers should know that it exists.
-    others = sorted({audit.view for audit in summary.audits})
-    elsewhere = f"; audited in the view {', '.join(others)}" if others else ""
-    return Tile(word=word, number="not audited", note=f"in the view {view}{elsewhere}")
+    note = f"in the view {view}, about one {unit}"
+    # An audit of something else says nothing here, but readers should know that it exists.
+    if summary.audits:
+        note += "; none of the audits below bounds that"
+    return Tile(word=word, number="not audited", note=note)
 
 
 def _say_trainings(audit: Audit) -> str:
-    """Says how many trainings an audit took."""
+    """Says how many trainings an audit took, and how sure its bound is."""
+    trainings = "by one training"
     if audit.trainings > 1:
-        return f"by {audit.trainings:,} trainings on each side"
-    return "by one training"
+        trainings = f"by {audit.trainings:,} trainings on each side"
+    if audit.confidence is None:
+        return trainings
+    return f"{trainings}, {100 * audit.confidence:g} % sure"
 
 
 def show_score(summary: RunSummary) -> Tile:

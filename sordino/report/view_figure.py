@@ -20,6 +20,7 @@ from sordino.report.number_formats import (
     MISSING,
     format_lower_bound,
     format_upper_bound,
+    state_epsilon,
 )
 from sordino.report.phrasing import name_adversary
 from sordino.report.run_summary import RunSummary
@@ -27,8 +28,9 @@ from sordino.report.run_summary import RunSummary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# How the bounds about each unit are marked.
-UNIT_MARKS = (("record", "o", "blue"), ("client", "D", "purple"))
+# The mark and the colour of bounds about each unit, and how far below the line of its view it is
+# drawn: two bounds that are equal would hide each other.
+UNIT_MARKS = (("record", "o", "blue", -0.1), ("client", "D", "purple", 0.1))
 
 
 def draw_views(summary: RunSummary) -> Picture:
@@ -95,12 +97,12 @@ def draw_views(summary: RunSummary) -> Picture:
 def _mark_bounds(axes: Axes, summary: RunSummary, views: Sequence[View]) -> None:
     """Marks the upper bounds of both units."""
     delta = summary.headline.delta
-    for unit, marker, colour in UNIT_MARKS:
+    for unit, marker, colour, shift in UNIT_MARKS:
         epsilons = {one.view: one.epsilon(delta) for one in summary.guarantees[unit]}
         rows = [row for row, view in enumerate(views) if view in epsilons]
         axes.scatter(
             cap_epsilons([epsilons[views[row]] for row in rows]),
-            rows,
+            [row + shift for row in rows],
             marker=marker,
             color=COLOURS[colour],
             s=36,
@@ -110,26 +112,21 @@ def _mark_bounds(axes: Axes, summary: RunSummary, views: Sequence[View]) -> None
 
 
 def _mark_audits(axes: Axes, summary: RunSummary, views: Sequence[View]) -> None:
-    """Marks the lower bounds that audits measured; those of stronger adversaries apart."""
-    names = [str(view) for view in views]
-    within: list[tuple[float, int]] = []
-    beyond: list[tuple[float, int]] = []
-    for audit in summary.audits:
-        # A bound of zero has no place on a logarithmic axis.
-        if audit.view not in names or audit.epsilon_lower is None or audit.epsilon_lower <= 0:
-            continue
-        point = (min(audit.epsilon_lower, MEANINGFUL), names.index(audit.view))
-        # An adversary that was given more than the view shows may exceed its bound without refuting
-        # it.
-        if audit.given:
-            beyond.append(point)
-        else:
-            within.append(point)
+    """Marks the lower bounds in the headline's unit; those of stronger adversaries apart."""
+    unit = summary.headline.unit
+    # Only an adversary that sees no more than the view measures what the view reveals.
     groups = (
-        (within, "orange", "measured: at least"),
-        (beyond, "muted", "measured by an adversary given more than the view"),
+        (False, "orange", f"one {unit}: measured, at least"),
+        (True, "muted", "measured by an adversary given more than the view"),
     )
-    for points, colour, label in groups:
+    for given_more, colour, label in groups:
+        points = [
+            (min(audit.epsilon_lower, MEANINGFUL), row)
+            for row, view in enumerate(views)
+            for audit in summary.audits_in(view, unit, given_more=given_more)
+            # A bound of zero has no place on a logarithmic axis.
+            if audit.epsilon_lower
+        ]
         if points:
             axes.scatter(
                 [epsilon for epsilon, _ in points],
@@ -144,12 +141,12 @@ def _mark_audits(axes: Axes, summary: RunSummary, views: Sequence[View]) -> None
 
 
 def _label_decades(axes: Axes) -> None:
-    """Labels powers of ten, and 2 and 5 of each where they alone would leave the axis bare."""
+    """Labels powers of ten; on a short axis also 2 and 5 times each."""
     from matplotlib.ticker import LogLocator
 
     low, high = axes.get_xlim()
     steps: tuple[float, ...] = (1.0,)
-    # Within two decades powers of ten alone would be one or two labels.
+    # Within two decades, powers of ten alone would be one or two labels.
     if high < 100 * low:
         steps = (1.0, 2.0, 5.0)
     axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=7))
@@ -169,13 +166,13 @@ def describe_range(guarantees: Sequence[Guarantee], delta: float) -> str:
     """
     least = min(guarantees, key=lambda one: one.epsilon(delta))
     most = max(guarantees, key=lambda one: one.epsilon(delta))
-    low = format_upper_bound(least.epsilon(delta))
-    high = format_upper_bound(most.epsilon(delta))
+    low = state_epsilon(least.epsilon(delta))
+    high = state_epsilon(most.epsilon(delta))
     if low == high:
-        return f"About one {least.unit}, at most ε = {low} is learned in every view."
+        return f"At most, about one {least.unit}, in every view: {low}."
     return (
-        f"About one {least.unit}, the least is learned in the view {least.view}, at most "
-        f"ε = {low}; the most in the view {most.view}, {high}."
+        f"At most, about one {least.unit}: {low} in the view {least.view}, where the least is "
+        f"learned; {high} in the view {most.view}, where the most is."
     )
 
 
@@ -187,7 +184,7 @@ def format_epsilons(summary: RunSummary, view: View) -> tuple[str, str]:
         view: One of its views.
 
     Returns:
-        Two texts; marked where the bound rests on an assumption that was vouched for.
+        Two texts, marked "(vouched)" where the bound rests on an assumption of the user's.
     """
     return _format_epsilon(summary, view, "record"), _format_epsilon(summary, view, "client")
 

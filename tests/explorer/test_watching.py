@@ -60,6 +60,18 @@ def test_a_run_is_read_on_from_where_the_last_look_ended(root) -> None:
     assert watch.look("a").rounds == (1,)
 
 
+def test_a_diverged_run_is_not_priced_as_its_last_model_alone(tmp_path) -> None:
+    """When it stopped depends on its data, so what is proved about the last model is not about it."""
+    plan = toy_protocol(rounds=6, privacy=Privacy(budget=Budget(epsilon=1e4, view="final")))
+    run = train(plan, data=toy_dataset(), model="logistic", folder=tmp_path / "a", workers=1)
+    assert price_folder(run.folder, 0).view == "final"
+    facts = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps({**facts, "status": "diverged"}))
+    found = price_folder(run.folder, 0)
+    assert found.view == "rounds"
+    assert found.epsilon == run.guarantee("rounds").epsilon(1e-5)
+
+
 def test_a_run_under_way_is_told_from_one_that_was_interrupted(root) -> None:
     facts = json.loads((root / "a" / "run.json").read_text())
     (root / "a" / "run.json").write_text(json.dumps({**facts, "status": "unfinished"}))

@@ -151,7 +151,7 @@ def test_what_was_vouched_for_stands_beside_every_number_that_rests_on_it(tmp_pa
     page = Page(write_comparison(folders, tmp_path / "side-by-side.html"))
     assert page.document["together"]["assumptions"] == ["every minibatch loss is 0.01-smooth"]
     free = format_upper_bound(first.main.unconditional.epsilon(1e-5))
-    assert f"a: the bound holds {condition}. Without that, ε = {free}." in page.text
+    assert f"a: the bound holds {condition}. Without that: ε = {free}." in page.text
     assert f"{format_upper_bound(first.main.epsilon(1e-5))} (vouched)" in page.text
     assert condition in price_together([first, second])[1]
     assert condition in describe_extremes([first, second], ["a", "b"])

@@ -8,7 +8,7 @@ import pytest
 
 from sordino import Data, train
 from sordino.cli.main import run as run_command
-from sordino.protocol import loads
+from sordino.protocol import View, loads
 from sordino.report.filings import TO_FILL, build_registry_entry, write_model_card, write_yaml
 from sordino.report.run_summary import summarize_run
 
@@ -145,6 +145,24 @@ def test_an_annex_says_what_the_page_says_and_marks_what_only_the_owner_knows(fo
     assert "No attack was tried" in text
     assert "below one in 500 records" in text
     assert text.count(TO_FILL) >= 7
+
+
+def test_an_unscored_model_has_no_scores_and_whole_clients_are_called_clients(folder: Path) -> None:
+    from sordino.report.review_annex import write_annex
+    from sordino.report.run_prices import Headline
+
+    summary = summarize_run(folder, Headline(View.SERVER, "client", 1e-5))
+    metrics = {**summary.run.metrics}
+    for name in ("accuracy", "loss"):
+        metrics[name] = np.full(len(metrics["round"]), np.nan)
+    summary = replace(summary, run=replace(summary.run, metrics=metrics))
+    card = write_model_card(summary)
+    annex = write_annex(summary)
+    assert "- not scored" in card
+    assert ": not scored." in annex
+    assert "nan" not in card + annex
+    assert "whether a client took part" in annex
+    assert "k records of one person" not in annex
 
 
 def test_the_command_writes_every_filing_asked_for(folder: Path, tmp_path, capsys) -> None:

@@ -4,25 +4,39 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from scipy.stats import norm
 
+import sordino
 from sordino import Data, Dataset, Gaussian, Run, certify, resume, train
 from sordino.cli.main import run
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.curves.mixtures import mix_gaussians
 from sordino.privacy.guarantee import Guarantee
-from sordino.protocol import Model, View
+from sordino.protocol import Budget, Model, Privacy, View, loads, read_protocol
 from sordino.report import writing
+from sordino.report.figures import draw_spending
 from sordino.report.page import run_page
+from sordino.report.phrasing import explain_missing_limit
 from sordino.report.run_summary import bound_best_guess, summarize_run
+from sordino.report.tiles import explain_headline, list_tiles
+from sordino.report.view_figure import draw_views, format_measured
 from sordino.report.writing import write_report
 from tests.report.conftest import written_by_hand
 from tests.support import toy_dataset, toy_protocol, unseal
 
+DIGITS = """
+seed = 3
+federation = { clients = 4, rounds = 2 }
+local = { rule = "fedavg", steps = 1, batch = 4, clip = 1.0, schedule = { kind = "constant", rate = 0.1 } }
+noise = { mechanism = "gaussian", sigma = 0.3 }
+data = { name = "digits", records = 20 }
+model = { name = "logistic" }
+"""
 ATTACK = {
     "name": "membership inference",
     "metric": "AUC",
@@ -92,10 +106,7 @@ class TestNumbers:
         assert document["run"]["accuracy"] == rows[-1]["accuracy"]
         (kept,) = [json.loads(path.read_text()) for path in (folder / "audits").iterdir()]
         assert document["audits"] == [kept]
-        assert (
-            document["ledger"]["digest"]
-            == json.loads((folder / "ledger.jsonl").read_text().splitlines()[-1])["chain"]
-        )
+        assert document["ledger"]["charges"] == len(rows)
 
     def test_what_people_read_is_what_machines_read(self, folder, capfd) -> None:
         printed = answer(capfd, "report", str(folder))
@@ -139,10 +150,27 @@ class TestNumbers:
         assert [sum(row) for row in counts] == json.loads((folder / "run.json").read_text())[
             "sizes"
         ]
-        assert (
-            document["facts"]["data_digest"]
-            == json.loads((folder / "run.json").read_text())["data_digest"]
-        )
+        facts = json.loads((folder / "run.json").read_text())
+        assert document["facts"]["model_digest"] == facts["model_digest"]
+
+    def test_no_digest_lets_a_reader_check_a_guess_of_a_private_record(self, folder) -> None:
+        """Whoever knows all records but one could try every value of that one."""
+        text = write_report(folder).read_text()
+        data = json.loads((folder / "run.json").read_text())["data_digest"]
+        chain = json.loads((folder / "ledger.jsonl").read_text().splitlines()[-1])["chain"]
+        assert data not in text
+        assert chain not in text
+        assert text.count("a guess of one private record could be checked against it") == 2
+
+    def test_of_public_records_both_digests_are_shown(self, tmp_path) -> None:
+        plan = loads(DIGITS)
+        run = train(plan, folder=tmp_path / "digits", workers=1, report=False)
+        page = Page(write_report(run))
+        chain = json.loads((run.folder / "ledger.jsonl").read_text().splitlines()[-1])["chain"]
+        assert page.document["ledger"]["digest"] == chain
+        assert page.document["facts"]["data_digest"] == run.facts["data_digest"]
+        assert chain in page.text
+        assert run.facts["data_digest"] in page.text
 
 
 class TestBestGuess:
@@ -312,6 +340,69 @@ def toy_report(folder: Path) -> Page:
 
 
 class TestHonesty:
+    def test_what_was_measured_at_a_smaller_delta_is_no_lower_bound_at_the_pages(
+        self, folder
+    ) -> None:
+        """Epsilon grows as delta shrinks, and the page shows it at 1e-4."""
+        (path,) = (folder / "audits").iterdir()
+        audit = json.loads(path.read_text())
+        for delta, number in ((1e-9, "not audited"), (1e-4, "ε "), (1e-2, "ε ")):
+            path.write_text(json.dumps({**audit, "delta": delta}))
+            summary = summarize_run(folder)
+            tile = list_tiles(summary)[2]
+            assert tile.number.startswith(number), delta
+            assert ("none of the audits below" in tile.note) == (delta < 1e-4)
+            assert (format_measured(summary, View.ROUNDS) == "–") == (delta < 1e-4)
+            assert ("measured, at least" in draw_views(summary).svg) == (delta >= 1e-4)
+
+    def test_an_audit_about_clients_is_not_drawn_among_bounds_about_records(self, folder) -> None:
+        (path,) = (folder / "audits").iterdir()
+        assert "one record: measured, at least" in draw_views(summarize_run(folder)).svg
+        path.write_text(json.dumps({**json.loads(path.read_text()), "unit": "client"}))
+        assert "measured, at least" not in draw_views(summarize_run(folder)).svg
+
+    def test_no_truth_lies_between_a_bound_and_what_refutes_it(self, folder) -> None:
+        (path,) = (folder / "audits").iterdir()
+        audit = json.loads(path.read_text())
+        assert list_tiles(summarize_run(folder))[2].note.endswith("the truth lies between the two")
+        path.write_text(json.dumps({**audit, "verdict": "refuted"}))
+        tile = list_tiles(summarize_run(folder))[2]
+        assert tile.word == "The audit contradicts the guarantee"
+        assert "truth" not in tile.note
+
+    def test_a_bound_under_seeded_noise_does_not_hold_against_who_knows_the_seed(
+        self, folder
+    ) -> None:
+        summary = summarize_run(folder)
+        seeded = explain_headline(summary)
+        assert seeded.endswith(
+            "whatever else the adversary knows or computes, without the noise's seed."
+        )
+        noise = replace(summary.run.protocol.noise, secure=True)
+        plan = replace(summary.run.protocol, noise=noise)
+        secure = replace(summary, run=replace(summary.run, protocol=plan))
+        assert explain_headline(secure).endswith("whatever the adversary knows or computes.")
+
+    def test_a_budget_in_another_view_is_not_what_was_spent_of(self, folder) -> None:
+        """A run that diverged is summed up in the view rounds, even if its budget is in final."""
+        summary = summarize_run(folder)
+        assert "of 200 allowed" in list_tiles(summary)[0].note
+        assert "was not exceeded" in draw_spending(summary).description
+        final = Privacy(budget=Budget(epsilon=0.01, delta=1e-4, view="final"))
+        plan = replace(summary.run.protocol, privacy=final)
+        other = replace(summary, run=replace(summary.run, protocol=plan))
+        assert other.budget is None
+        assert "allowed" not in list_tiles(other)[0].note
+        assert "budget" not in draw_spending(other).description
+
+    def test_what_has_no_limit_is_explained_by_whose_noise_counts(self) -> None:
+        """Ninety uploads are in a sum, and 99 clients know theirs: only the client's own is left."""
+        plan = read_protocol(Path(sordino.__file__).parent / "examples" / "digits.toml")
+        found = certify(plan, "coalition:99")
+        assert math.isinf(found.epsilon(1e-5))
+        assert "with at least 1 honest share:" in explain_missing_limit(found)
+        assert certify(plan, "server").epsilon(1e-5) < 4
+
     @pytest.mark.slow
     def test_noise_from_a_seed_is_a_warning_and_noise_from_the_system_is_none(
         self, tmp_path
@@ -429,7 +520,7 @@ class TestHonesty:
         page = Page(Path("a/report.html"))
         assert page.document["audits"] == [kept[name] for name in sorted(kept)]
         assert kept["server-record-a-1.json"]["epsilon_lower"] > 0
-        assert "by one training; the truth lies between the two" in page.text
+        assert "by one training, 95 % sure; the truth lies between the two" in page.text
         assert "rounds, one client" in page.text
         assert "an estimate, not a bound" in page.text
 

@@ -228,9 +228,22 @@ def find_hiding_shares(question: Question, release: NoisyUpload) -> Cohort:
         return alone
     if release.secure_sum is not None:
         # A sum may be opened without the others' contributions.
-        honest = release.secure_sum.threshold - count_colluders(question, release)
-        return replace(alone, counts=(float(max(1, honest)),))
+        number = count_certain_shares(
+            release.secure_sum.threshold, count_colluders(question, release)
+        )
+        return replace(alone, counts=(float(number),))
     return honest_participants(question)
+
+
+def count_certain_shares(threshold: int, colluders: int) -> int:
+    """Returns how many shares of the noise every opened sum holds that the adversary cannot know.
+
+    Args:
+        threshold: The smallest number of uploads in a sum that is opened.
+        colluders: How many clients' shares the adversary knows.
+    """
+    # The attacked client's own share is in every sum that holds its gradients.
+    return max(1, threshold - colluders)
 
 
 def count_known_shares(question: Question, release: NoisyUpload) -> list[float] | None:
@@ -285,8 +298,11 @@ def describe_shares(question: Question, release: NoisyUpload) -> str:
     if sees_uploads(question):
         return f"Every upload is seen, under its own noise only: {share}."
     if release.secure_sum is not None:
-        number = release.secure_sum.threshold - count_colluders(question, release)
-        return f"Only sums are seen, with at least {number} honest shares: {share}."
+        number = count_certain_shares(
+            release.secure_sum.threshold, count_colluders(question, release)
+        )
+        shares = "1 honest share" if number == 1 else f"{number} honest shares"
+        return f"Only sums are seen, with at least {shares}: {share}."
     return f"The honest participants' shares add up: {share}."
 
 
