@@ -114,7 +114,7 @@ class DigitsStructure(ctypes.Structure):
         ("digits", ctypes.c_int64),
         ("guides", ctypes.c_int64),
         ("searches", ctypes.c_int64),
-        ("guide", ctypes.c_void_p),
+        ("magnitudes", ctypes.c_void_p),
         ("high", ctypes.c_void_p),
         ("low", ctypes.c_void_p),
         ("search_steps", ctypes.c_int64),

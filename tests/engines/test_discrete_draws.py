@@ -7,7 +7,7 @@ import pytest
 
 from sordino.mechanisms.discrete_gaussian import LARGEST_DIGIT, draw_integers, make_digit_table
 from sordino.native import discrete_draws
-from sordino.native.discrete_draws import draw_natively
+from sordino.native.discrete_draws import UNDECIDED, draw_natively, halve_guide
 from sordino.native.library import choose_instruction_set
 from sordino.randomness import Key, Purpose, Stream
 from tests.mechanisms.test_discrete_gaussian import keystream_of
@@ -34,6 +34,17 @@ def test_numbers_at_the_borders_of_digits_belong_where_the_table_says(monkeypatc
     found = draw_natively(STREAM, 1, plan.count, 1)[0, : len(near)]
     exact = [sum(n >= entry for entry in numbers) - LARGEST_DIGIT for n in near]
     assert found.tolist() == exact
+
+
+def test_half_the_guide_says_what_the_whole_says() -> None:
+    """The law of the table is symmetric to the last bit, and no digit is taken for undecided."""
+    guide = make_digit_table().guide.astype(np.int64)
+    half = halve_guide().astype(np.int64)
+    first = np.arange(1 << 16)
+    found = np.where(first >= 1 << 15, half[first & 0x7FFF], -half[~first & 0x7FFF])
+    known = guide >= 0
+    np.testing.assert_array_equal(found[known], guide[known] - LARGEST_DIGIT)
+    np.testing.assert_array_equal(np.abs(found) == UNDECIDED, ~known)
 
 
 def test_without_a_kernel_numpy_draws(monkeypatch) -> None:

@@ -27,14 +27,14 @@ struct Records {
 };
 
 // The law of noise of integers: sums of digits in base 8, looked up in a table of 2^search_steps -
-// 1 entries. `guide` says by 16 bits how many entries a digit reaches, or -1 where others matter;
-// the digit is that number less `largest`.
+// 1 entries; a digit is the number of entries that it reaches less `largest`. `magnitudes` says by
+// the lower 15 of 16 bits, of which the highest is 1, what a digit is; 255 where others matter.
 struct Digits {
   int64_t digits;
   // Words of the keystream with the first bits of all digits, and how many are searched for.
   int64_t guides;
   int64_t searches;
-  const int16_t* guide;
+  const uint8_t* magnitudes;
   const uint64_t* high;
   const uint64_t* low;
   int64_t search_steps;

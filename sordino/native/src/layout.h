@@ -95,7 +95,7 @@ inline void describe_digits(Layout& layout) {
   SORDINO_FIELD(Digits, digits);
   SORDINO_FIELD(Digits, guides);
   SORDINO_FIELD(Digits, searches);
-  SORDINO_FIELD(Digits, guide);
+  SORDINO_FIELD(Digits, magnitudes);
   SORDINO_FIELD(Digits, high);
   SORDINO_FIELD(Digits, low);
   SORDINO_FIELD(Digits, search_steps);

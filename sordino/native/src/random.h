@@ -29,36 +29,54 @@ INLINE void quarter_round(Words& a, Words& b, Words& c, Words& d) {
   b = rotate_left(b ^ c, 7);
 }
 
-// Blocks side by side: from lane to lane, word `PLACE` of their state counts up.
-template <int PLACE>
-INLINE void mix_blocks(const Address& at, uint32_t counter, Words x[16]) {
+// Blocks side by side: from lane to lane, and from set to set, word `PLACE` of their state counts
+// up.
+template <int PLACE, int SETS>
+INLINE void mix_blocks(const Address& at, uint32_t counter, Words (*x)[16]) {
   uint32_t s[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
   std::memcpy(s + 4, at.key, 32);
   s[12] = counter;
   std::memcpy(s + 13, at.nonce, 12);
-  Words counted;
-  UNROLL for (int l = 0; l < LANES; l++) counted[l] = s[PLACE] + l;
-  UNROLL for (int i = 0; i < 16; i++) x[i] = Words{} + s[i];
-  x[PLACE] = counted;
+  Words counted[SETS];
+  UNROLL for (int n = 0; n < SETS; n++) {
+    UNROLL for (int l = 0; l < LANES; l++) counted[n][l] = s[PLACE] + n * LANES + l;
+    UNROLL for (int i = 0; i < 16; i++) x[n][i] = Words{} + s[i];
+    x[n][PLACE] = counted[n];
+  }
   for (int double_round = 0; double_round < 10; double_round++) {
-    UNROLL for (int i = 0; i < 4; i++) {
-      quarter_round(x[i], x[4 + i], x[8 + i], x[12 + i]);
+    UNROLL for (int n = 0; n < SETS; n++) {
+      UNROLL for (int i = 0; i < 4; i++) {
+        quarter_round(x[n][i], x[n][4 + i], x[n][8 + i], x[n][12 + i]);
+      }
     }
-    UNROLL for (int i = 0; i < 4; i++) {
-      quarter_round(x[i], x[4 + (i + 1) % 4], x[8 + (i + 2) % 4], x[12 + (i + 3) % 4]);
+    UNROLL for (int n = 0; n < SETS; n++) {
+      UNROLL for (int i = 0; i < 4; i++) {
+        quarter_round(x[n][i], x[n][4 + (i + 1) % 4], x[n][8 + (i + 2) % 4],
+                      x[n][12 + (i + 3) % 4]);
+      }
     }
   }
-  UNROLL for (int i = 0; i < 16; i++) x[i] += i == PLACE ? counted : Words{} + s[i];
+  UNROLL for (int n = 0; n < SETS; n++) {
+    UNROLL for (int i = 0; i < 16; i++) x[n][i] += i == PLACE ? counted[n] : Words{} + s[i];
+  }
 }
 
 // Word i of block `counter + l` is in lane l of x[i].
 INLINE void make_blocks(const Address& at, uint32_t counter, Words x[16]) {
-  mix_blocks<12>(at, counter, x);
+  mix_blocks<12, 1>(at, counter, (Words(*)[16])x);
+}
+
+// For long keystreams: each quarter round waits for itself, and two sets wait together.
+constexpr int SETS = 2;
+
+// Word i of block `counter + n LANES + l` is in lane l of x[n][i].
+INLINE void make_many_blocks(const Address& at, uint32_t counter, Words x[SETS][16]) {
+  mix_blocks<12, SETS>(at, counter, x);
 }
 
 // Word i of block `counter` of the nonce whose second part is greater by l is in lane l of x[i].
 INLINE void make_blocks_of_examples(const Address& at, uint32_t counter, Words x[16]) {
-  mix_blocks<14>(at, counter, x);
+  mix_blocks<14, 1>(at, counter, (Words(*)[16])x);
 }
 
 // The keystream in its order, some blocks at a time.
@@ -203,11 +221,11 @@ class NoiseStream {
         upper_(shape.place / (shape.place + (1 - shape.place) * std::exp(-shape.fall))),
         counter_((uint32_t)(first / each_)),
         skipped_((int)(first % each_)),
-        next_(each_ * LANES) {}
+        next_(each_ * SETS * LANES) {}
 
   // At most `wanted` of the next values, at the place that is returned; `got` says how many.
   const double* take(Index wanted, Index& got) {
-    const int held = each_ * LANES;
+    const int held = each_ * SETS * LANES;
     if (next_ == held) refill();
     const double* here = buffer_ + next_;
     got = wanted < held - next_ ? wanted : held - next_;
@@ -217,8 +235,15 @@ class NoiseStream {
 
  private:
   NOINLINE void refill() {
-    Words x[16];
-    make_blocks(at_, counter_, x);
+    Words x[SETS][16];
+    make_many_blocks(at_, counter_, x);
+    for (int n = 0; n < SETS; n++) store_set(x[n], buffer_ + n * each_ * LANES);
+    counter_ += SETS * LANES;
+    next_ = skipped_;
+    skipped_ = 0;
+  }
+
+  void store_set(const Words x[16], double* to) const {
     Doubles z[2][8];
     switch (shape_.law) {
       case NORMAL:
@@ -232,13 +257,10 @@ class NoiseStream {
         break;
     }
     if (each_ == 8) {
-      store_eights(z);
+      store_eights(z, to);
     } else {
-      store_fours(z);
+      store_fours(z, to);
     }
-    counter_ += LANES;
-    next_ = skipped_;
-    skipped_ = 0;
   }
 
   using Lanes = std::make_integer_sequence<int, LANES>;
@@ -274,21 +296,21 @@ class NoiseStream {
   }
 
   // Lanes are blocks; in memory the values of a block are adjacent.
-  void store_eights(Doubles z[2][8]) {
+  static void store_eights(Doubles z[2][8], double* to) {
     for (int h = 0; h < 2; h++) {
       for (int r = 0; r < 8; r += HALF) {
         transpose<HALF>(z[h] + r);
         UNROLL for (int l = 0; l < HALF; l++) {
-          *(LooseDoubles*)(buffer_ + 8 * (h * HALF + l) + r) = z[h][r + l];
+          *(LooseDoubles*)(to + 8 * (h * HALF + l) + r) = z[h][r + l];
         }
       }
     }
   }
 
-  void store_fours(const Doubles z[2][8]) {
+  static void store_fours(const Doubles z[2][8], double* to) {
     for (int h = 0; h < 2; h++) {
       for (int l = 0; l < HALF; l++) {
-        for (int r = 0; r < 4; r++) buffer_[4 * (h * HALF + l) + r] = z[h][r][l];
+        for (int r = 0; r < 4; r++) to[4 * (h * HALF + l) + r] = z[h][r][l];
       }
     }
   }
@@ -303,7 +325,7 @@ class NoiseStream {
   // Values of the first block that come before the first that is wanted.
   int skipped_;
   int next_;
-  alignas(64) double buffer_[8 * LANES];
+  alignas(64) double buffer_[8 * SETS * LANES];
 };
 
 // ---- subsets
