@@ -198,7 +198,7 @@ def read_record(path: Path, setup: Setup) -> Record:
         setup: The federation with its data.
 
     Raises:
-        UserError: There is no such file, or its record does not fit the data.
+        UserError: There is no such file, or what it holds does not fit the data.
     """
     if not path.exists():
         raise UserError(f"--canary {str(path)!r}: {EXPECTED}")
@@ -206,23 +206,48 @@ def read_record(path: Path, setup: Setup) -> Record:
         with np.load(path) as arrays:
             x = np.asarray(arrays["x"])
             y = np.asarray(arrays["y"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        values = x.astype(float)
+        label = float(y.reshape(()))
+    # numpy's error depends on the bytes: EOFError, BadZipFile and zlib.error were seen.
+    except Exception as error:
         raise UserError(
-            f"{path} is not a canary: expected a .npz file with the arrays x and y of one record "
-            f"({error})."
+            f"{path} is not a canary: expected a .npz file with the arrays x and y of one record, "
+            f"both numbers ({error})."
         ) from None
+    record = torch.from_numpy(values).to(setup.train.x.dtype)
+    refuse_unfit_input(path, values, record, setup)
+    if not np.isfinite(label):
+        raise UserError(f"{path}: y = {label:g}: expected a finite number.")
+    if setup.classification and label not in range(setup.outputs):
+        raise UserError(
+            f"{path}: y = {label:g}: expected a class, a whole number from 0 to "
+            f"{setup.outputs - 1}."
+        )
+    return record, torch.tensor(label, dtype=setup.train.y.dtype)
+
+
+def refuse_unfit_input(path: Path, values: np.ndarray, record: Tensor, setup: Setup) -> None:
+    """Refuses an input that the data set could not hold.
+
+    Args:
+        path: The file that it was read from, for the message.
+        values: The input as the file has it.
+        record: The same as the data set stores its inputs.
+        setup: The federation with its data.
+
+    Raises:
+        UserError: Its shape is another, or values are not finite or do not survive the type.
+    """
     shape = tuple(setup.train.x.shape[1:])
-    fits = x.shape == shape and y.size == 1
-    finite = all(np.isfinite(values.astype(float)).all() for values in (x, y))
-    if not fits or not finite:
+    if values.shape != shape or not np.isfinite(values).all():
         raise UserError(
-            f"{path}: x of shape {x.shape} and y of shape {y.shape}: expected a finite x of shape "
-            f"{shape} and one target y."
+            f"{path}: x has the shape {values.shape}: expected finite numbers of shape {shape}."
         )
-    label = y.reshape(()).item()
-    if setup.classification and not 0 <= float(label) < setup.outputs:
+    # Pixels from 0 to 1 would all become 0 where the data set keeps bytes.
+    if not record.is_floating_point() and not np.array_equal(record.numpy(), values):
+        kept = str(record.dtype).removeprefix("torch.")
         raise UserError(
-            f"{path}: y = {float(label):g}: expected a class from 0 to {setup.outputs - 1}."
+            f"{path}: x has values from {values.min():g} to {values.max():g}: expected whole "
+            f"numbers that fit {kept}, in which the data set keeps its inputs, from "
+            f"{setup.train.x.min().item()} to {setup.train.x.max().item()} in its records."
         )
-    record = torch.from_numpy(np.ascontiguousarray(x)).to(setup.train.x.dtype)
-    return record, torch.tensor(label).to(setup.train.y.dtype)
