@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 import sordino
-from sordino.audit.observation import find_given_observation, more_than_seen
+from sordino.audit.observation import describe_beyond_view, find_given_observation
 from sordino.audit.worst_cases.worst_pair import make_worst_pair
 from sordino.federation.aggregation.joining import JOININGS
 from sordino.federation.channels.delivery import CHANNELS
@@ -140,10 +140,10 @@ def test_many_trainings_and_resumed_ones_refuse_such_a_part_too(
 def test_a_view_of_some_models_is_attacked_with_all_of_them_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert more_than_seen(PLAN, View.ROUNDS) == ""
+    assert describe_beyond_view(PLAN, View.ROUNDS) == ""
     monkeypatch.setitem(OBSERVATIONS._held, "rounds", Observation.SOME_MODELS)
     assert find_given_observation(PLAN, View.ROUNDS) is Observation.MODELS
-    assert more_than_seen(PLAN, View.ROUNDS) == "every global model"
+    assert describe_beyond_view(PLAN, View.ROUNDS) == "every global model"
 
 
 def test_a_view_without_words_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

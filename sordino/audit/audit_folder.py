@@ -1,12 +1,12 @@
 """Reads and writes the folder of an audit.
 
-audit.json                  the subject: everything that the game follows from
+audit.json                  what is audited and how: the game follows from it
 protocol.toml               the protocol
-plan.json                   of an audit that is planned by time: how many trainings
-scores/choosing-0-....      scores of a chunk of trainings, whole or absent: half, side and start
+plan.json                   how many trainings are planned, in an audit with a time limit
+scores/choosing-0-....      the scores of a chunk, named by half, side and start; whole or absent
 result.json                 the finding, as `--json` prints it
 
-An audit that is interrupted at any moment can be continued, and no training counts twice.
+An audit can be interrupted at any moment and continued, and no training counts twice.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sordino.protocol import Protocol, UserError, dumps, loads_kept
 from sordino.protocol.arithmetic import state_integers
 from sordino.protocol.errors import format_command
 
+# The keys of audit.json. Later versions may write more, never fewer.
 FACTS = {
     "canary",
     "view",
@@ -40,10 +41,12 @@ FACTS = {
     "digest",
     "generator",
 }
+# The keys of plan.json.
+PLANNED = {"choosing", "judging", "step"}
 
 
 class AuditFolder:
-    """Reads and writes the files of one audit. Files are its only state.
+    """The files of one audit, which are its only state.
 
     Args:
         path: The folder.
@@ -59,7 +62,7 @@ class AuditFolder:
         Args:
             path: The folder.
             protocol: The protocol that is audited.
-            facts: What audit.json will say.
+            facts: The contents of audit.json.
 
         Raises:
             UserError: The folder is not empty.
@@ -74,24 +77,24 @@ class AuditFolder:
 
     @classmethod
     def refuse_used(cls, path: Path) -> None:
-        """Refuses a folder that holds anything already.
+        """Refuses a folder that is not empty.
 
         Args:
             path: The folder.
 
         Raises:
-            UserError: It is not empty.
+            UserError: It holds something.
         """
-        # The lock is taken before the folder is looked at.
+        # The lock of this very audit is there already.
         if all(entry.name == "lock" for entry in path.iterdir()):
             return
         advice = "or empty it"
-        if cls.is_one(path):
+        if cls.holds_audit(path):
             advice = f"go on with `{format_command('resume', path)}`"
         raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
 
     @classmethod
-    def is_one(cls, path: Path) -> bool:
+    def holds_audit(cls, path: Path) -> bool:
         """Returns whether there is an audit in a folder.
 
         Args:
@@ -111,7 +114,7 @@ class AuditFolder:
             raise UserError(f"{self.path / 'protocol.toml'} cannot be read: {error}.") from None
 
     def facts(self) -> dict[str, Any]:
-        """Returns what audit.json says.
+        """Returns the contents of audit.json.
 
         Raises:
             UserError: The file is missing or damaged.
@@ -120,13 +123,12 @@ class AuditFolder:
             facts = dict(json.loads((self.path / "audit.json").read_bytes()))
         except (OSError, ValueError, TypeError):
             facts = {}
-        # Later versions may say more, never less.
         if not facts.keys() >= FACTS:
             raise UserError(f"{self.path / 'audit.json'} cannot be read: the audit is damaged.")
         return facts
 
     def plan(self) -> dict[str, int] | None:
-        """Returns how many trainings an audit by time has planned; None before it has.
+        """Returns how many trainings an audit with a time limit plans; None before it has a plan.
 
         Raises:
             UserError: The file is damaged.
@@ -135,41 +137,45 @@ class AuditFolder:
         if not source.exists():
             return None
         try:
-            return {name: int(number) for name, number in json.loads(source.read_bytes()).items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            raise UserError(f"{source} cannot be read: the audit is damaged.") from None
+            plan = dict(json.loads(source.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            plan = {}
+        counts = [type(number) is int and number > 0 for number in plan.values()]
+        if plan.keys() != PLANNED or not all(counts):
+            raise UserError(f"{source} cannot be read: the audit is damaged.")
+        return plan
 
     def keep_plan(self, plan: dict[str, int]) -> None:
-        """Writes how many trainings an audit by time has planned.
+        """Writes how many trainings an audit with a time limit plans.
 
         Args:
-            plan: Numbers by their names.
+            plan: The numbers, under the keys of `PLANNED`.
         """
         with writing(self.path / "plan.json"):
             write_whole(self.path / "plan.json", as_json(plan))
 
-    def keep(self, played: ChunkScores) -> None:
+    def keep_scores(self, played: ChunkScores) -> None:
         """Writes the scores of a chunk.
 
         Args:
-            played: The chunk and what came of it.
+            played: The chunk, with its scores.
         """
         arrays = {"scores": played.scores}
         if played.residuals is not None:
             arrays["residuals"] = played.residuals
         if played.strays is not None:
             arrays["strays"] = played.strays
-        # A file a chunk: what a killed audit has played is there, and is not counted twice.
+        # Each chunk has its own file, so a killed audit keeps what it has played, once.
         target = self.path / "scores" / played.chunk.name
         with writing(target):
             target.parent.mkdir(exist_ok=True)
             write_whole(target, pack(arrays, {}))
 
-    def missing(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """Returns the chunks that are still to be played.
+    def list_missing(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Returns the chunks that are still to be played, those with a damaged file included.
 
         Args:
-            chunks: All chunks of the game. One whose file is damaged is played again.
+            chunks: All chunks of the game.
         """
         return [chunk for chunk in chunks if self._read(chunk) is None]
 
@@ -178,12 +184,12 @@ class AuditFolder:
             arrays, _ = unpack((self.path / "scores" / chunk.name).read_bytes())
         except (OSError, ValueError):
             return None
-        # A file of another number of trainings is that of another audit.
+        # A file with another number of trainings does not belong to this audit.
         if len(arrays.get("scores", ())) != len(chunk.trainings):
             return None
         return arrays
 
-    def scores(
+    def read_scores(
         self, chunks: Sequence[Chunk]
     ) -> tuple[Scores, np.ndarray | None, np.ndarray | None]:
         """Returns all scores, and what was kept of the noise.
@@ -192,8 +198,8 @@ class AuditFolder:
             chunks: All chunks of the game.
 
         Returns:
-            The scores by half and side, the noise, and how far values strayed from what the noise
-            explains.
+            The scores by half and side; the noise; and how far released values are from those that
+            follow from noisy ones (`Replay.strays`).
 
         Raises:
             UserError: A file is missing or damaged.
@@ -223,11 +229,11 @@ class AuditFolder:
         all_strays = np.max(strays, axis=0) if strays else None
         return scores, all_noise, all_strays
 
-    def close(self, result: dict[str, Any]) -> None:
+    def write_result(self, result: dict[str, Any]) -> None:
         """Writes the finding, which ends the audit.
 
         Args:
-            result: The finding, for JSON.
+            result: The finding as a JSON document.
         """
         with writing(self.path / "result.json"):
             write_whole(self.path / "result.json", as_json(result))

@@ -1,4 +1,4 @@
-"""What an audit plays: which game, by which engines, on how many trainings, and what it refuses."""
+"""Plans an audit: which game, repeated by which engines, with how many trainings; and refusals."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from sordino.protocol import InvalidValue, Protocol, UserError, View
 # Trainings per side by default: of a worst case, and of real models or large federations.
 TRAININGS = 5000
 FEW_TRAININGS = 500
-# Far more than tell anything new.
+# The most trainings per side, far more than show anything new.
 MOST_TRAININGS = 10_000_000
-# Numbers that an audit draws unless it is asked for more.
+# How many random numbers an audit draws by default, which takes about a minute.
 EFFORT = 500_000_000
 
 
@@ -62,7 +62,7 @@ def make_game(
 
     Args:
         subject: The plan or the run.
-        facts: What audit.json says.
+        facts: The contents of audit.json.
         data: With a canary, data in place of the protocol's.
         model: With a canary, a model in place of the protocol's.
     """
@@ -90,7 +90,7 @@ def make_game(
 
 
 def choose_trainings(subject: Subject, canary: str | None) -> int:
-    """Returns the number of trainings per side that are run by default.
+    """Returns the default number of trainings per side.
 
     Args:
         subject: The plan or the run.
@@ -103,32 +103,32 @@ def choose_trainings(subject: Subject, canary: str | None) -> int:
 
 
 def refuse_seen_means(protocol: Protocol, view: View) -> None:
-    """Refuses a canary whose adversary would see more than the promise is about.
+    """Refuses a canary whose adversary would see more than the bound is about.
 
     Args:
         protocol: The protocol that is audited.
         view: The adversary.
 
     Raises:
-        UserError: The promise is against an adversary that sees only means, and is smaller.
+        UserError: The bound is against an adversary that sees only means, and is smaller.
     """
     if protocol.release.in_steps and find_given_observation(protocol, view) == Observation.MODELS:
         raise UserError(
-            "--canary with noisy-sgd reads the client's every step, and the promise in the view "
+            "--canary with noisy-sgd reads every step of the client, and the bound in the view "
             f"{view} is against an adversary that sees only means: use --view server, or "
             "leave the canary out."
         )
 
 
 def refuse_minutes(minutes: float, trainings: int | None) -> None:
-    """Refuses a time that cannot be planned.
+    """Refuses a time limit that is out of range, or given together with a number of trainings.
 
     Args:
-        minutes: How long an audit may take.
-        trainings: How many trainings were asked for.
+        minutes: How long the audit may take.
+        trainings: The number of trainings that was given; None if none was.
 
     Raises:
-        InvalidValue: No positive time.
+        InvalidValue: The time is not positive, or longer than a week.
         UserError: A number of trainings was given too.
     """
     number = type(minutes) in (int, float)
@@ -142,15 +142,15 @@ def refuse_minutes(minutes: float, trainings: int | None) -> None:
 
 
 def refuse_too_few(trainings: int, certified: Guarantee) -> None:
-    """Refuses trainings that could show nothing even if the bound were attained.
+    """Refuses a number of trainings that could show nothing even if the bound were attained.
 
     Args:
         trainings: Trainings per side.
-        certified: The bound.
+        certified: The certified bound.
 
     Raises:
-        InvalidValue: No number of trainings.
-        UserError: Too few, or nothing is released.
+        InvalidValue: It is not a whole number, or out of range.
+        UserError: It is too small, or nothing is released.
     """
     whole = type(trainings) is int
     if not whole or not 1 <= trainings <= MOST_TRAININGS:
@@ -158,11 +158,25 @@ def refuse_too_few(trainings: int, certified: Guarantee) -> None:
         raise InvalidValue("trainings", trainings, allowed)
     refuse_empty_release(certified)
     mu = find_equivalent_mu(certified.curve)
-    if predict_mu_bound(mu, trainings) <= 0:
-        needed = count_needed_trainings(mu)
-        good = count_needed_trainings(mu, 0.9)
-        raise UserError(
-            f"trainings = {trainings}: too few to conclude anything. Even if the certified "
-            f"mu = {round_up(mu)} were attained, they would be expected to show nothing. "
-            f"At least {needed:,} on each side are needed, {good:,} to show 90 % of it."
-        )
+    if predict_mu_bound(mu, trainings) > 0:
+        return
+    raise UserError(
+        f"trainings = {trainings}: too few to conclude anything. Even if the certified "
+        f"mu = {round_up(mu)} were attained, they would be expected to show nothing. "
+        f"{advise_trainings(mu)}"
+    )
+
+
+def advise_trainings(mu: float) -> str:
+    """Returns a sentence that says how many trainings would show a bound.
+
+    Args:
+        mu: The certified Gaussian parameter.
+    """
+    needed = count_needed_trainings(mu)
+    if needed is None:
+        return "It is too small to be measured by any number of trainings."
+    good = count_needed_trainings(mu, 0.9)
+    if good is None:
+        return f"At least {needed:,} on each side are needed."
+    return f"At least {needed:,} on each side are needed, {good:,} to show 90 % of it."

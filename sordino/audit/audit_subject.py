@@ -1,4 +1,4 @@
-"""Describes the subject of an audit, a plan or a finished run, and the guarantee about it."""
+"""The subject of an audit, a plan or a finished run, and the guarantee about it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from sordino.audit.canaries.canary_records import refuse_unknown_canary
-from sordino.audit.observation import draws_batches, given_batches
+from sordino.audit.observation import may_miss_record, shows_batches
 from sordino.audit.worst_cases.neighbours import find_client_sizes
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.setup import prepare
 from sordino.federation.store.run import Run
+from sordino.privacy.bounds.best_bound import choose_guarantee, epsilon_at
+from sordino.privacy.bounds.joined_steps import HIDDEN_DRAW
+from sordino.privacy.bounds.question import pose_question
+from sordino.privacy.bounds.shared_noise import find_shared_bounds
 from sordino.privacy.certify import certify
 from sordino.privacy.curves.checks import require_delta
 from sordino.privacy.guarantee import Guarantee
@@ -40,16 +44,16 @@ PUBLIC_BATCHES: Registry[Callable[[Any], LocalRule]] = Registry(
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Describes the subject of an audit.
+    """Describes a protocol that may be trained, or a run that was.
 
     Attributes:
-        protocol: The protocol, or the one that a run was trained by.
+        protocol: The protocol that is audited, or that the run was trained by.
         rounds: The numbers of the rounds that are priced and played.
-        sizes: Records of every client, if they are known.
+        sizes: Records of every client; None if they are not known.
         run: The folder of the run; None for a plan.
-        engine: The engine that trained the run; None for a plan, which either engine can train.
-        data_digest: Digest of real data, if a canary is put among them.
-        notes: What must be said with every guarantee about the run.
+        engine: The engine that trained the run; None for a plan, which either engine may train.
+        data_digest: A digest of the real data among which a canary is put; empty without a canary.
+        notes: Caveats that go with every guarantee about the run.
     """
 
     protocol: Protocol
@@ -74,7 +78,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """What an audit of it is called by default."""
+        """The name from which an audit's default folder is made."""
         if self.run is not None:
             return self.run.stem
         if self.protocol.data is not None:
@@ -96,7 +100,7 @@ def choose_seed(protocol: Protocol) -> int:
 
 
 def load_subject(source: ProtocolSource) -> Subject:
-    """Returns a protocol as far as its budget lets it go, or a finished run.
+    """Returns the subject: a protocol with the rounds that its budget affords, or a finished run.
 
     Args:
         source: A protocol, its file or its tables; or the folder of a run.
@@ -177,18 +181,37 @@ def certify_subject(
         subject: The plan or the run.
         view: The adversary.
         unit: "record" or "client".
-        delta: Where epsilon is measured.
+        delta: The delta at which epsilon is measured.
         canary: The kind of canary; None for the worst case.
     """
     require_delta(delta)
     protocol = subject.protocol
-    # A bound that counts on secret batches would be refuted by an adversary that is told them.
-    if knows_batches(subject, View.parse(view), unit, canary):
+    # An adversary that is told the batches may rightly exceed a bound that counts on their secrecy.
+    told = knows_batches(subject, unit, canary)
+    if told:
         protocol = replace(protocol, local=PUBLIC_BATCHES.of(protocol.local)(protocol.local))
-    guarantee = certify(
-        protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes
-    )
+    if told and protocol.release.lot is not None:
+        guarantee = certify_seen_lots(subject, view, unit, delta)
+    else:
+        guarantee = certify(
+            protocol, view, unit, delta=delta, rounds=subject.rounds, sizes=subject.sizes
+        )
     return replace(guarantee, notes=(*guarantee.notes, *subject.notes))
+
+
+def certify_seen_lots(subject: Subject, view: str | View, unit: str, delta: float) -> Guarantee:
+    """Returns the smallest bound that holds even if the adversary knows the records of every lot.
+
+    Args:
+        subject: The plan or the run, with the rule dp-sgd.
+        view: The adversary.
+        unit: "record" or "client".
+        delta: The delta at which bounds are compared.
+    """
+    question = pose_question(subject.protocol, view, unit, subject.rounds, subject.sizes)
+    # Bounds of client budgets are left out too, since they may be made of hidden draws.
+    bounds = [bound for bound in find_shared_bounds(question) if bound.method != HIDDEN_DRAW]
+    return choose_guarantee(question, bounds, epsilon_at(delta))
 
 
 @PUBLIC_BATCHES.register_others
@@ -199,24 +222,27 @@ def _publish_batches(rule: Any) -> LocalRule:
 
 @PUBLIC_BATCHES.register(ClippedGlm, DpSgd, NoisySgd)
 def _keep_batches(rule: LocalRule) -> LocalRule:
-    # Their bounds do not count on minibatches that the adversary of a game is told.
+    # clipped-glm draws no batches and noisy-sgd hides them in every game. Lots have no key that
+    # makes them public: bounds that count on their draw are left out instead.
     return rule
 
 
-def knows_batches(subject: Subject, view: View, unit: str, canary: str | None) -> bool:
+def knows_batches(subject: Subject, unit: str, canary: str | None) -> bool:
     """Returns whether the adversary of the game knows the records of every minibatch.
 
-    Among real data it always does, to repeat a client's steps.
+    With real data it does, since it repeats the client's steps; only in the noisy steps of
+    noisy-sgd, which it sees one by one, the record's presence is hidden from it.
 
     Args:
         subject: The plan or the run.
-        view: The adversary.
         unit: "record" or "client".
         canary: The kind of canary; None for the worst case.
     """
+    if canary is not None and subject.protocol.release.in_steps:
+        return False
     if canary is not None:
-        return draws_batches(subject.protocol, unit, subject.known_sizes)
-    return given_batches(subject.protocol, view, unit, subject.known_sizes)
+        return may_miss_record(subject.protocol, unit, subject.known_sizes)
+    return shows_batches(subject.protocol, unit, subject.known_sizes)
 
 
 def refuse_empty_release(certified: Guarantee) -> None:
@@ -228,7 +254,7 @@ def refuse_empty_release(certified: Guarantee) -> None:
     Raises:
         UserError: Nothing that depends on the data is released.
     """
-    # Two equal laws cannot be told apart by any number of trainings.
+    # No number of trainings tells two equal laws apart.
     if certified.mu == 0:
         raise UserError(
             f"view {certified.view}: nothing is released that depends on the data, "

@@ -28,8 +28,8 @@ from sordino.audit.audit_subject import (
 from sordino.audit.engine_check import check_engines
 from sordino.audit.game import Game, play_all
 from sordino.audit.kept_uploads import replay_kept_uploads
-from sordino.audit.noise_report import noise_report
-from sordino.audit.observation import BATCHES, more_than_seen
+from sordino.audit.noise_report import report_noise
+from sordino.audit.observation import BATCHES, describe_beyond_view
 from sordino.audit.timed_play import PlayedChunks, TimedPlay, TimePlan
 from sordino.audit.verdict import Claim, Finding, is_clear, judge_scores
 from sordino.federation.complete_protocol import DataSource, ModelSource
@@ -47,12 +47,12 @@ OnPlan = Callable[[TimePlan, Guarantee], None]
 
 @dataclass(frozen=True, kw_only=True)
 class AuditWatch:
-    """Says who hears about the progress of an audit, and how many processes it has.
+    """Callbacks for the progress of an audit, and the number of its processes.
 
     Attributes:
-        workers: Processes; None for one per core.
+        workers: How many processes play; None for one per core.
         on_start: Called once, before the first training.
-        on_plan: Called once by an audit that is planned by time, when it knows how many fit.
+        on_plan: Called once in an audit with a time limit, when it is known how many trainings fit.
         on_progress: Called whenever trainings have ended.
     """
 
@@ -80,7 +80,7 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
     on_plan: OnPlan = lambda plan, certified: None,
     on_progress: OnProgress = lambda done, of: None,
 ) -> Finding:
-    """Plays the distinguishing game and compares the outcome with the promise.
+    """Plays the distinguishing game and compares its outcome with the certified bound.
 
     Without a canary the game is played on the worst case of the protocol; with one, on its own data
     and model.
@@ -91,18 +91,18 @@ def audit(  # noqa: PLR0913  (the public call: every option has a name and a def
         unit: What differs between the two data sets, "record" or "client".
         trainings: Trainings per side by which the test is judged; as many again choose it. By
             default 5,000, or as many as take about a minute; 500 with a canary.
-        minutes: In place of a number of trainings, how long they may take. The audit ends by itself
+        minutes: In place of a number of trainings, how long they may take. The audit ends early
             when the verdict is clear; its limits hold whenever it ends.
-        delta: Where epsilon is measured.
-        claims: Further promises to compare with.
+        delta: The delta at which epsilon is measured.
+        claims: Further claims to compare with.
         canary: "random", "mislabelled", "crafted", or the path of a .npz file with the arrays x and
             y of one record.
         data: With a canary, data in place of the protocol's.
         model: With a canary, a model in place of the protocol's.
         folder: Where the audit is kept; by default `audits/<name>-<n>`.
-        workers: Processes; by default one per core. The result does not depend on it.
+        workers: How many processes play; by default one per core. The result does not depend on it.
         on_start: Called once, before the first training.
-        on_plan: Called once, with `minutes`, when it is known how many trainings fit.
+        on_plan: Called once, if `minutes` are given, when it is known how many trainings fit.
         on_progress: Called whenever trainings have ended.
 
     Returns:
@@ -162,15 +162,15 @@ def resume_audit(
     on_plan: OnPlan = lambda plan, certified: None,
     on_progress: OnProgress = lambda done, of: None,
 ) -> Finding:
-    """Continues an audit that was interrupted; it ends as if it had never been.
+    """Continues an interrupted audit, which ends as if it had not been interrupted.
 
     Args:
         folder: The folder of the audit.
-        data: The data that were handed over at the start, if any.
-        model: The model that was handed over at the start, if any.
-        workers: Processes; by default one per core.
+        data: The data that were passed at the start, if any.
+        model: The model that was passed at the start, if any.
+        workers: How many processes play; by default one per core.
         on_start: Called once, before the first training.
-        on_plan: Called once, with `minutes`, when it is known how many trainings fit.
+        on_plan: Called once, if the time is limited, when it is known how many trainings fit.
         on_progress: Called whenever trainings have ended.
 
     Returns:
@@ -203,7 +203,7 @@ def resume_audit(
 
 
 def read_subject(place: AuditFolder) -> Subject:
-    """Returns what the folder of an audit says is audited.
+    """Returns the subject that is written down in the folder of an audit.
 
     Args:
         place: The folder.
@@ -229,10 +229,10 @@ def finish_game(
 
     Args:
         place: The folder of the audit.
-        game: The game, with its pair made.
+        game: The game.
         subject: The plan or the run.
-        certified: The bound.
-        watch: Progress and processes.
+        certified: The certified bound.
+        watch: The callbacks for progress, and the number of processes.
 
     Returns:
         The finding.
@@ -260,14 +260,14 @@ def finish_game(
             kept = replay_kept_uploads(subject.run)
         engine = replace(engine, kept=kept.report, kept_reason=kept.reason)
     played = play_chunks(game, place, watch) if timed is None else timed.play()
-    scores, noise, strays = place.scores(played.chunks)
+    scores, noise, strays = place.read_scores(played.chunks)
     finding = judge_scores(
         scores,
         certified,
         claims,
         facts["delta"],
         game.description,
-        noise_report(game.pair.zero.protocol, game.noises, noise, strays),
+        report_noise(game.pair.zero.protocol, game.noises, noise, strays),
         given,
         played.test,
     )
@@ -277,20 +277,20 @@ def finish_game(
 
 
 def play_chunks(game: Game, place: AuditFolder, watch: AuditWatch) -> PlayedChunks:
-    """Plays all trainings of a game whose number was given.
+    """Plays the trainings of a game that are not in the folder yet.
 
     Args:
         game: The game.
         place: The folder that keeps its scores.
-        watch: Progress and processes.
+        watch: The callbacks for progress, and the number of processes.
     """
     chunks = game.chunks()
-    left = place.missing(chunks)
+    left = place.list_missing(chunks)
     total = sum(len(chunk.trainings) for chunk in chunks)
     done = total - sum(len(chunk.trainings) for chunk in left)
     watch.on_progress(done, total)
     for played in play_all(game, left, watch.workers):
-        place.keep(played)
+        place.keep_scores(played)
         done += len(played.chunk.trainings)
         watch.on_progress(done, total)
     return PlayedChunks(chunks=chunks)
@@ -301,11 +301,13 @@ def describe_extra_knowledge(subject: Subject, certified: Guarantee, canary: str
 
     Args:
         subject: The plan or the run.
-        certified: The bound.
+        certified: The certified bound.
         canary: The kind of canary; None for the worst case.
     """
-    given = more_than_seen(subject.protocol, certified.view, certified.unit, subject.known_sizes)
-    if not knows_batches(subject, certified.view, certified.unit, canary) or BATCHES in given:
+    given = describe_beyond_view(
+        subject.protocol, certified.view, certified.unit, subject.known_sizes
+    )
+    if not knows_batches(subject, certified.unit, canary) or BATCHES in given:
         return given
     if given:
         return f"{given} and {BATCHES}"
@@ -313,9 +315,9 @@ def describe_extra_knowledge(subject: Subject, certified: Guarantee, canary: str
 
 
 def digest_inputs(subject: Subject, canary: str | None) -> str:
-    """Returns a digest of all that scores depend on and that could change on disk.
+    """Returns a digest of everything on disk that scores depend on and that could change.
 
-    Scores of two different games must not be joined.
+    A resumed audit must not join the scores of two different games.
 
     Args:
         subject: The plan or the run.
@@ -331,7 +333,7 @@ def make_audit_folder(folder: str | Path | None, subject: Subject) -> Path:
     """Returns the folder of a new audit, made if necessary.
 
     Args:
-        folder: The folder that was asked for; None for a new one under audits/.
+        folder: The folder that the caller named; None for a new one under audits/.
         subject: The plan or the run.
 
     Raises:
@@ -351,11 +353,11 @@ def keep_finding(place: AuditFolder, finding: Mapping[str, Any], run: Path | Non
 
     Args:
         place: The folder of the audit.
-        finding: The finding, for JSON.
-        run: The folder of the run.
+        finding: The finding as a JSON document.
+        run: The folder of the run; None if a plan was audited.
     """
     document = {**finding, "folder": str(place.path), "ended": now()}
-    place.close(document)
+    place.write_result(document)
     if run is None or not run.is_dir():
         return
     view = document["view"].replace(":", "-")

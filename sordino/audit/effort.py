@@ -1,4 +1,4 @@
-"""Says how much work the game of a worst case is, so that nothing beside it takes longer."""
+"""Estimates the work of a worst-case game, so that checks next to it can be kept shorter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from sordino.protocol import Protocol
 
 
 def count_round_draws(protocol: Protocol) -> int:
-    """Returns about how many numbers a round of the worst case draws.
+    """Returns about how many draws a round of the worst case makes.
 
-    They are the vectors of noise, and the records of the attacked client's minibatches if those
-    are drawn.
+    A draw is a vector of noise, or a record of the attacked client's minibatches.
 
     Args:
         protocol: The protocol that is audited.

@@ -20,7 +20,7 @@ from sordino.audit.effort import count_round_draws
 from sordino.audit.engine_differences import Compared, EngineSample, compare_sample
 from sordino.audit.game import Game, WorstCaseGame, play_all
 from sordino.audit.noise.residual_tests import ResidualReport
-from sordino.audit.noise_report import noise_report, shows_noise
+from sordino.audit.noise_report import report_noise, shows_noise
 from sordino.audit.repeated_work import TableWork
 from sordino.audit.replay import Replay
 from sordino.audit.round_table import RoundTable, observe_singles, select_row
@@ -404,7 +404,7 @@ def engine_noise(
         if strays:
             whole = np.concatenate(noise) if len(noise) == len(strays) else None
             reports.append(
-                noise_report(game.pair.zero.protocol, game.noises, whole, np.max(strays, axis=0))
+                report_noise(game.pair.zero.protocol, game.noises, whole, np.max(strays, axis=0))
             )
     made = [report for report in reports if report is not None]
     return next((report for report in made if report.failed), made[0] if made else None)

@@ -1,4 +1,4 @@
-"""How far an engine's rounds are from the game's rows, upload by upload."""
+"""Measures how far an engine's rounds are from the game's rows, upload by upload."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sordino.federation.round import RoundRecord
 from sordino.federation.setup import Setup
 from sordino.federation.upload import read_sent_model
 
-# Difference that rounding may make, relative to the largest value: a few hundred units in the last
-# place of float32.
+# The largest difference, relative to the largest value, that rounding explains: a few hundred units
+# in the last place of float32.
 ROUNDED = 5e-5
 
 
@@ -22,12 +22,12 @@ class EngineSample:
     """Trainings on one data set that one engine repeats.
 
     Attributes:
-        engine: Which engine.
-        side: The data set (0) or its neighbour (1).
-        trainings: Their numbers.
+        engine: The name of the engine.
+        side: 0 for the data set, 1 for its neighbour.
+        trainings: The numbers of the trainings.
         start: The first round that is repeated.
-        rounds: How many rounds are.
-        workers: Workers of the engine.
+        rounds: How many rounds are repeated.
+        workers: How many processes or threads the engine has.
     """
 
     engine: str
@@ -40,16 +40,17 @@ class EngineSample:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
-    """Holds what came of a sample.
+    """The outcome of comparing a sample with the game's rows.
 
     Attributes:
-        sample: What was repeated.
-        largest: The largest difference.
+        sample: The trainings that were repeated.
+        largest: The largest difference, relative to the largest value.
         round: The first round with a difference that rounding does not explain; -1 if there is
             none.
-        place: Where that is, in words.
-        noise: The remainder of the uploads without their means.
-        strays: How far released values are from what noisy ones make.
+        place: The engine, client and round of that difference, in words.
+        noise: The noise of the engine's uploads (see `replay`).
+        strays: How far released values are from those that follow from noisy ones
+            (`Replay.strays`).
     """
 
     sample: EngineSample
@@ -66,11 +67,11 @@ def compare_sample(
     rows: Sequence[RoundTable],
     made: Sequence[list[RoundRecord]],
 ) -> Compared:
-    """Holds what an engine made against the game's rows, round by round.
+    """Compares an engine's rounds with the game's rows.
 
     Args:
         setup: The federation.
-        sample: What was repeated.
+        sample: The trainings that were repeated.
         rows: The game's rounds.
         made: The engine's rounds, one list per training.
     """
@@ -78,24 +79,24 @@ def compare_sample(
     for t, row in enumerate(rows):
         for n, rounds in enumerate(made):
             if t < len(rounds):
-                apart = list_differences(setup, sample, row, n, rounds[t])
-                found = join_differences(found, apart, t)
+                differences = list_differences(setup, sample, row, n, rounds[t])
+                found = add_differences(found, differences, t)
     return found
 
 
-def join_differences(
-    found: Compared, seen: Iterator[tuple[float, str]], round_index: int
+def add_differences(
+    found: Compared, differences: Iterator[tuple[float, str]], round_index: int
 ) -> Compared:
-    """Joins the differences of one more round to those before.
+    """Returns the outcome with the differences of one more round.
 
     Args:
-        found: The largest difference so far, and the first place that rounding does not explain.
-        seen: The differences of the round, with their places.
-        round_index: Number of the round, from 0.
+        found: The outcome of the rounds before.
+        differences: The differences of the round, with their places.
+        round_index: The number of the round, from 0.
     """
-    for apart, place in seen:
+    for apart, place in differences:
         if apart > ROUNDED and found.round < 0:
-            # The first place that rounding does not explain: later ones follow from it.
+            # Only the first place is named: later differences follow from it.
             found = replace(found, round=round_index, place=place)
         found = replace(found, largest=max(found.largest, apart))
     return found
@@ -112,10 +113,10 @@ def list_differences(
 
     Args:
         setup: The federation.
-        sample: What was repeated.
+        sample: The trainings that were repeated.
         row: The round as the game played it.
         n: The row of the training.
-        made: The round as the engine made it.
+        made: The round as the engine played it.
     """
     where = f"round {row.round} of training {sample.trainings[n]}"
     engine = f"engine {sample.engine}"
@@ -125,20 +126,20 @@ def list_differences(
     if asked != present or tuple(uploads) != present:
         yield np.inf, f"{engine}, {where}: clients {asked} took part, not {present}"
         return
-    before = largest_of(row.before[n])
+    before = find_largest(row.before[n])
     for client, vector in uploads.items():
         sent = read_sent_model(setup, client, row.before[n], vector)
-        apart = relative_difference(sent, row.uploads[client, n], before)
+        apart = measure_difference(sent, row.uploads[client, n], before)
         yield (
             apart,
             f"{engine}, client {client}, {where}: its upload is {apart:.3g} of its size away",
         )
-    apart = relative_difference(made.after.weights, row.after[n], before)
+    apart = measure_difference(made.after.weights, row.after[n], before)
     yield apart, f"{engine}, {where}: the server's model is {apart:.3g} of its size away"
 
 
-def largest_of(values: np.ndarray) -> float:
-    """Returns the largest finite value, regardless of its sign.
+def find_largest(values: np.ndarray) -> float:
+    """Returns the largest absolute value of the finite ones; 0 if there are none.
 
     Args:
         values: Any numbers.
@@ -147,25 +148,23 @@ def largest_of(values: np.ndarray) -> float:
     return float(np.abs(finite, dtype=np.float64).max(initial=0.0))
 
 
-def relative_difference(found: np.ndarray, expected: np.ndarray, least: float) -> float:
+def measure_difference(found: np.ndarray, expected: np.ndarray, least: float) -> float:
     """Returns the largest difference over the largest value.
 
     Args:
-        found: What the engine made.
-        expected: What the game made.
-        least: The smallest size that a difference is relative to.
+        found: The values of the engine.
+        expected: The values of the game.
+        least: The smallest value that a difference is divided by.
 
     Returns:
-        The quotient; infinite where only one of the two is finite.
+        The quotient; infinite if some value is finite in only one of the two.
 
     Example:
-        >>> relative_difference(np.array([2.0, 1.5]), np.array([2.0, 1.0]), 5.0)
+        >>> measure_difference(np.array([2.0, 1.5]), np.array([2.0, 1.0]), 5.0)
         0.1
     """
-    if found.shape != expected.shape or not np.array_equal(
-        np.isfinite(found), np.isfinite(expected)
-    ):
+    finite = np.isfinite(found)
+    if found.shape != expected.shape or not np.array_equal(finite, np.isfinite(expected)):
         return float("inf")
-    both = np.isfinite(found)
-    apart = largest_of(found[both].astype(np.float64) - expected[both])
-    return apart / (max(largest_of(expected), least) or 1.0)
+    apart = find_largest(found[finite].astype(np.float64) - expected[finite])
+    return apart / (max(find_largest(expected), least) or 1.0)

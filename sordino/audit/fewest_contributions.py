@@ -1,7 +1,7 @@
-"""The federation that a server of secure sums may be left with: the fewest who open a sum.
+"""The smallest federation that a guarantee about secure sums covers.
 
-A guarantee before a run counts on no more contributions than the threshold, so it is audited with
-exactly as many clients.
+A guarantee before a run counts on no more contributions than the threshold of a sum, so it is
+audited with exactly that many clients.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import replace
 
 from sordino.protocol import Model, Protocol, View
 
-# Parameters of a worst case, where the protocol does not say how many its model has.
+# Parameters of a worst case if the protocol does not state how many its model has.
 FEW_PARAMETERS = 2
 
 
 def leave_fewest(
     protocol: Protocol, view: View, sizes: Sequence[int] | None
 ) -> tuple[Protocol, tuple[int, ...] | None]:
-    """Returns the federation with as few clients as the guarantee for a view counts on.
+    """Returns the federation with no more clients than the guarantee for a view counts on.
 
     Args:
         protocol: The protocol that is audited.
         view: The adversary.
-        sizes: Records of every client, where they are known.
+        sizes: The number of records of every client; None if unknown.
 
     Returns:
-        The protocol and the sizes of those who are left; both unchanged where nobody can be left
-        out.
+        The protocol with the clients that are left, and their sizes; both unchanged where no
+        client can be left out.
     """
     known = None if sizes is None else tuple(sizes)
     secure_sum = protocol.release.secure_sum
@@ -37,7 +37,7 @@ def leave_fewest(
     if left == protocol.clients:
         return protocol, known
     if known is not None:
-        # The largest weighs most, and the smallest has the fewest records to hide one among.
+        # The largest client weighs most; the smallest has the fewest records to hide one among.
         ordered = sorted(known, reverse=True)
         known = (*ordered[: left - 1], ordered[-1])
     data = protocol.data
@@ -47,7 +47,7 @@ def leave_fewest(
 
 
 def with_known_grid(protocol: Protocol) -> Protocol:
-    """Returns the protocol with a number of parameters, where its grid depends on one.
+    """Returns the protocol with a number of parameters, if its grid depends on one.
 
     Args:
         protocol: The protocol that is audited.

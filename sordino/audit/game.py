@@ -1,12 +1,11 @@
 """The distinguishing game: trainings on either data set, scored by what a view shows.
 
-They are played in chunks that several processes share.
+Trainings are played in chunks, which are shared out among processes.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -22,23 +21,23 @@ import torch
 from sordino.audit.adversaries.likelihood_ratio import Adversary
 from sordino.audit.adversaries.step_ratio import LotAdversary, StepAdversary
 from sordino.audit.noise_report import shows_noise
-from sordino.audit.observation import colluders_of, find_given_observation
+from sordino.audit.observation import count_colluders, find_given_observation
 from sordino.audit.repeated_work import TableWork
 from sordino.audit.replay import Replay
 from sordino.audit.round_table import RoundTable, observe_trainings
 from sordino.audit.worst_cases.neighbours import Pair, remove_noise
 from sordino.audit.worst_cases.noisy_step_pair import StepPair
 from sordino.audit.worst_cases.worst_pair import make_worst_pair
-from sordino.federation.processors import single_threaded
+from sordino.federation.processors import single_threaded, worker_count
 from sordino.privacy.bounds.question import Observation
 from sordino.protocol import Noise, Protocol, View
 from sordino.randomness import LANES, Key
 
 # Trainings that run side by side; it divides LANES, so that chunks draw from whole blocks.
 CHUNK = 2048
-# Trainings without noise that say where the last model ends.
+# Trainings without noise whose average tells where the last model ends.
 REHEARSED = 256
-# Noise values that are kept for the residual test.
+# The most noise values that are kept for the residual tests.
 RESIDUALS = 500_000
 
 
@@ -50,7 +49,7 @@ class Chunk:
         half: 0 for the trainings that choose the test, 1 for those that judge it.
         side: 0 for the data set, 1 for its neighbour.
         start: The place of the first among the trainings of this half and side.
-        trainings: Their numbers, by which they draw.
+        trainings: The numbers of the trainings, by which their draws are addressed.
     """
 
     half: int
@@ -71,8 +70,9 @@ class ChunkScores:
     Attributes:
         chunk: The trainings.
         scores: One per training.
-        residuals: The noise that the first chunks saw (see `replay`); None elsewhere.
-        strays: How far released values are from what noisy ones make; None elsewhere.
+        residuals: The noise found in the first chunks (see `replay`); None for all others.
+        strays: How far released values are from those that follow from noisy ones
+            (`Replay.strays`); None for all other chunks.
     """
 
     chunk: Chunk
@@ -94,10 +94,10 @@ class Game(Interface):
 
     @property
     def together(self) -> int:
-        """How many trainings a chunk holds at most."""
+        """The most trainings in a chunk."""
 
     def chunks(self) -> list[Chunk]:
-        """Returns all its trainings."""
+        """Returns all trainings, in chunks."""
 
     @property
     def pair(self) -> Pair:
@@ -105,19 +105,19 @@ class Game(Interface):
 
     @property
     def rounds(self) -> int:
-        """How many rounds are run."""
+        """The number of rounds of a training."""
 
     def rows(self, side: int, trainings: range, rounds: int) -> Iterator[RoundTable]:
         """Yields the first rounds of some trainings on one of the data sets.
 
         Args:
             side: 0 for the data set, 1 for its neighbour.
-            trainings: Their numbers.
-            rounds: How many rounds.
+            trainings: The numbers of the trainings.
+            rounds: How many rounds are played.
         """
 
     def prepare(self) -> None:
-        """Makes what all chunks share, before processes are started."""
+        """Makes whatever all chunks share, before processes are started."""
 
     def play(self, chunk: Chunk) -> ChunkScores:
         """Runs the trainings of a chunk and scores them.
@@ -127,19 +127,19 @@ class Game(Interface):
         """
 
 
-def chunks_of(trainings: int, size: int, first: int = 0) -> list[Chunk]:
-    """Returns both halves and both sides in chunks.
+def make_chunks(trainings: int, size: int, first: int = 0) -> list[Chunk]:
+    """Returns the trainings of both halves and both sides, in chunks.
 
     Args:
-        trainings: How many there are on each side of each half.
-        size: How many a chunk holds at most.
-        first: The place from which on they are wanted.
+        trainings: The number of trainings on each side of each half.
+        size: The most trainings in a chunk.
+        first: The place of the first training that is wanted, on each side of each half.
     """
     found = []
     for half in (0, 1):
         for side in (0, 1):
-            # Their numbers lie far apart, and far from 0, which is the number of a training that is
-            # no audit: no draw is ever shared.
+            # Numbers of halves and sides lie far apart, and far from 0, the number of an ordinary
+            # training, so that no draw is ever shared.
             base = ((1 + half * 2 + side) << 32) * LANES
             for start in range(first, trainings, size):
                 stop = min(start + size, trainings)
@@ -152,17 +152,17 @@ def chunks_of(trainings: int, size: int, first: int = 0) -> list[Chunk]:
 class WorstCaseGame:
     """Plays trainings on the worst case of a protocol.
 
-    Everything follows from these values, so a game can be taken up again.
+    A game is fully described by these values, so an interrupted one can be continued.
 
     Attributes:
         protocol: The protocol that is trained.
         view: The adversary's view.
         unit: What differs between the two data sets.
         trainings: Trainings on each side, by which the test is judged; as many again choose it.
-        seed: Seed of all draws.
-        rounds: How many rounds are run.
-        sizes: Records of every client, where they are known.
-        caps: How often clients with a personal budget may take part.
+        seed: The seed of all draws.
+        rounds: The number of rounds of a training.
+        sizes: The number of records of every client; None if unknown.
+        caps: The most rounds in which each client with a personal budget may take part.
     """
 
     protocol: Protocol
@@ -199,18 +199,18 @@ class WorstCaseGame:
 
     @property
     def together(self) -> int:
-        """How many trainings run side by side at most."""
+        """The most trainings that run side by side."""
         return CHUNK
 
     def chunks(self) -> list[Chunk]:
         """Returns all trainings, many side by side."""
-        return chunks_of(self.trainings, self.together)
+        return make_chunks(self.trainings, self.together)
 
     @cached_property
     def direction(self) -> np.ndarray | None:
-        """The direction along which the last model is read; None where the view shows more than it.
+        """The direction along which the last model is read; None where the view shows more.
 
-        It leads from where the model ends on the data set to where it ends on the neighbour,
+        It leads from the last model on the data set to the one on its neighbour, both trained
         without noise.
         """
         if find_given_observation(self.protocol, self.view) != Observation.LAST:
@@ -219,17 +219,17 @@ class WorstCaseGame:
         for setup in (self.pair.zero, self.pair.one):
             silent = remove_noise(setup)
             rounds = observe_trainings(silent, range(REHEARSED), self.rounds, self.pair.caps)
-            # Of all rounds only the last is held.
+            # A deque of one keeps only the last round in memory.
             last = deque(rounds, maxlen=1)
             ends.append(last[0].after.astype(np.float64).mean(axis=0))
         moved = ends[1] - ends[0]
-        return unit_vector(moved if np.any(moved != 0) else self._pull())
+        if not np.any(moved):
+            # Without noise one client moves some servers' models not at all, such as a median's.
+            moved = self._measure_first_upload()
+        return unit_vector(moved)
 
-    def _pull(self) -> np.ndarray:
-        """Returns how the attacked client's first upload differs between the two data sets.
-
-        It serves servers whose model, without noise, a single client would not move.
-        """
+    def _measure_first_upload(self) -> np.ndarray:
+        """Returns how the attacked client's first upload differs between the two data sets."""
         initial = self.pair.zero.initial_weights()
         start = np.broadcast_to(initial, (REHEARSED, initial.size)).copy()
         both = (TableWork(setup) for setup in (self.pair.zero, self.pair.one))
@@ -250,8 +250,8 @@ class WorstCaseGame:
 
         Args:
             side: 0 for the data set, 1 for its neighbour.
-            trainings: Their numbers.
-            rounds: How many rounds.
+            trainings: The numbers of the trainings.
+            rounds: How many rounds are played.
         """
         return observe_trainings(self.pair.side(side), trainings, rounds, self.pair.caps)
 
@@ -263,10 +263,10 @@ class WorstCaseGame:
         """
         setup = self.pair.side(chunk.side)
         adversary = self._adversary(chunk)
-        # The noise is looked at in the half that chooses the test: the other one judges alone.
+        # Noise is tested in the half that chooses the test; the other half does nothing but judge.
         keep = 0
         if chunk.half == 0 and chunk.start == 0:
-            keep = min(len(chunk.trainings), self._kept(setup.initial_weights().size))
+            keep = min(len(chunk.trainings), self._count_kept(setup.initial_weights().size))
         replay = Replay(setup, TableWork(setup), chunk.trainings.start, keep)
         noise = []
         fine = True
@@ -284,7 +284,7 @@ class WorstCaseGame:
 
     def _adversary(self, chunk: Chunk) -> Scorer:
         if isinstance(self.pair, StepPair):
-            colluders = colluders_of(self.protocol, self.view)
+            colluders = count_colluders(self.protocol, self.view)
             if self.protocol.release.lot is not None:
                 return LotAdversary(self.pair, chunk.trainings, colluders)
             return StepAdversary(self.pair, chunk.trainings, colluders)
@@ -306,15 +306,19 @@ class WorstCaseGame:
             unseen=self.pair.turned is not None,
         )
 
-    def _kept(self, parameters: int) -> int:
-        """Returns of how many trainings the noise is kept."""
+    def _count_kept(self, parameters: int) -> int:
+        """Returns the number of trainings whose noise is kept."""
         draws = self.protocol.release.noise_draws
         values = self.rounds * draws * self.pair.zero.protocol.clients * parameters
         return max(2, min(self.trainings, CHUNK, RESIDUALS // values))
 
 
 class Scorer(Interface):
-    """An adversary that sees rounds and holds scores."""
+    """An adversary that sees rounds and scores trainings.
+
+    Attributes:
+        scores: One score per training, from the rounds seen so far.
+    """
 
     scores: np.ndarray
 
@@ -346,7 +350,7 @@ class Player(Interface[Task, Outcome]):
     """Something whose tasks can be done in any order and in any process."""
 
     def prepare(self) -> None:
-        """Makes what all tasks share, before processes are started."""
+        """Makes whatever all tasks share, before processes are started."""
 
     def play(self, task: Task, /) -> Outcome:
         """Does one task."""
@@ -358,16 +362,14 @@ def play_all(
     """Plays tasks in worker processes and yields outcomes in the order in which they end.
 
     Args:
-        game: The game whose trainings are played.
-        tasks: All that is to be done.
-        workers: How many processes; None for one per core.
+        game: The game, or anything else that does tasks.
+        tasks: The tasks, in the order in which they begin.
+        workers: How many processes play; None for one per core.
 
     Yields:
         The outcome of a task.
     """
-    count = workers
-    if count is None:
-        count = len(os.sched_getaffinity(0))
+    count = worker_count(workers, "cpu")
     with single_threaded():
         game.prepare()
     if count == 1 or len(tasks) == 1:
@@ -378,16 +380,16 @@ def play_all(
         return
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(
-        count, mp_context=context, initializer=_enter, initargs=(game,)
+        count, mp_context=context, initializer=_start_worker, initargs=(game,)
     ) as pool:
         left = list(reversed(tasks))
         running = set[Future[Outcome]]()
         try:
             while left or running:
-                # One more than there are processes: none waits, and after Ctrl-C little is left to
-                # be thrown away.
+                # One task more than there are processes: none has to wait, and little work is lost
+                # after Ctrl-C.
                 while left and len(running) < count + 1:
-                    running.add(pool.submit(_play_here, left.pop()))
+                    running.add(pool.submit(_play_in_worker, left.pop()))
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
@@ -395,17 +397,17 @@ def play_all(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-# In a worker process: the game, which it was forked with, so that data are never copied.
-_here: list[Player[Any, Any]] = []
+# The game of a worker process, which inherits it by fork, so that data are never copied.
+_worker_game: list[Player[Any, Any]] = []
 
 
-def _enter(game: Player[Any, Any]) -> None:
+def _start_worker(game: Player[Any, Any]) -> None:
     torch.set_num_threads(1)
     # Ctrl-C goes to all processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _here.append(game)
+    _worker_game.append(game)
 
 
-def _play_here(task: Any) -> Any:
-    return _here[-1].play(task)
+def _play_in_worker(task: Any) -> Any:
+    return _worker_game[-1].play(task)

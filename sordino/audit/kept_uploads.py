@@ -1,8 +1,8 @@
-"""Replays the uploads that a run kept: without the clients' work they must be the noise promised.
+"""Replays the uploads that a run kept: less the clients' work, they must be the promised noise.
 
-A client's work is repeated from what the server sent it. Where that is the global model alone, any
-rounds will do. Where clients are also given what earlier uploads make (control variates, models of
-other clients), or keep something themselves, all rounds must have been kept.
+A client's work is repeated from what the server sent it. If that is the global model alone, any
+rounds will do. If clients are also sent what the server computes from earlier uploads (control
+variates, models of other clients), or keep something themselves, all rounds must have been kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sordino.audit.noise.residual_tests import ResidualReport
-from sordino.audit.noise_report import noise_report
+from sordino.audit.noise_report import report_noise
 from sordino.audit.repeated_work import SingleWork
 from sordino.audit.replay import Replay
 from sordino.audit.round_table import RoundTable
@@ -25,17 +25,17 @@ from sordino.federation.store.run import Run
 from sordino.federation.store.upload_archive import ArchivedRound, kept_rounds, read_round
 from sordino.protocol import Protocol, UserError
 
-# Noise values that are looked at; of large models coordinates at regular distances are.
+# The most noise values that are tested; of a larger model every n-th coordinate is.
 MOST_VALUES = 500_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptUploads:
-    """What came of the replay of a run's kept uploads.
+    """The outcome of replaying the uploads that a run kept.
 
     Attributes:
-        report: The tests of their noise; None where there were none.
-        reason: Why they were not replayed; empty where they were, or none were kept.
+        report: The tests of their noise; None if there were none.
+        reason: Why the uploads were not replayed; empty if they were, or if none were kept.
     """
 
     report: ResidualReport | None = None
@@ -43,11 +43,11 @@ class KeptUploads:
 
 
 def find_obstacle(protocol: Protocol, rounds: list[int]) -> str:
-    """Returns why the work behind kept uploads cannot be repeated; empty where it can.
+    """Returns why the work behind kept uploads cannot be repeated; empty if it can be.
 
     Args:
-        protocol: Protocol of the run.
-        rounds: Rounds whose uploads were kept, in order.
+        protocol: The protocol of the run.
+        rounds: The rounds whose uploads were kept, in ascending order.
     """
     release = protocol.release
     if protocol.noise.secure:
@@ -73,8 +73,8 @@ def replay_kept_uploads(
 
     Args:
         path: The folder of the run.
-        data: In place of the protocol's, if they were passed in Python.
-        model: Likewise.
+        data: The data of the run, if they were passed in Python.
+        model: The model of the run, if it was passed in Python.
 
     Returns:
         The tests, or why there are none.
@@ -90,21 +90,21 @@ def replay_kept_uploads(
         setup = prepare(run.protocol, data=data, model=model)
     except UserError as error:
         return KeptUploads(reason=f"the run cannot be prepared here ({str(error).rstrip('.')})")
-    # On other records clients do other work, and the difference would pass for noise.
+    # On other records clients would do other work, and the difference would be taken for noise.
     if setup.data_digest != run.facts["data_digest"]:
         return KeptUploads(reason="the data here are not those of the run")
     noise = measure_noise(setup, path, rounds, find_kernel(setup, run.engine))
-    return KeptUploads(report=noise_report(setup.protocol, setup.noises, noise, None))
+    return KeptUploads(report=report_noise(setup.protocol, setup.noises, noise, None))
 
 
 def find_kernel(setup: Setup, engine: str) -> Kernel | None:
-    """Returns the kernel that trained a run, None where torch did.
+    """Returns the kernel that trained a run; None if torch did.
 
     Args:
         setup: The federation.
         engine: The name of the run's engine.
     """
-    # Work is repeated by what did it: the engines agree to rounding, and rounding is not noise.
+    # The engine of the run repeats its own work: engines differ by rounding, which is not noise.
     if engine != "native":
         return None
     try:
@@ -119,13 +119,13 @@ def measure_noise(
     rounds: list[int],
     kernel: Kernel | None,
 ) -> np.ndarray:
-    """Returns the remainder of kept uploads without their clients' work.
+    """Returns kept uploads less their clients' work.
 
     Args:
         setup: The federation.
         path: The folder of the run.
-        rounds: Rounds whose uploads were kept.
-        kernel: Does the work; None for torch.
+        rounds: The rounds whose uploads were kept.
+        kernel: The compiled kernel that repeats the work; None for torch.
 
     Returns:
         An array (1, rounds, clients, parameters), NaN where a client did not take part.
@@ -133,7 +133,7 @@ def measure_noise(
     replay = Replay(setup, SingleWork(setup, kernel), setup.training, 1)
     size = setup.initial_weights().size
     values = len(rounds) * setup.protocol.clients * size
-    # Of a large model every n-th coordinate is tested; all would take long and show little more.
+    # Testing all coordinates of a large model would take long and show little more.
     coordinates = slice(None, None, max(1, values // MOST_VALUES))
     noise = []
     for round_index in rounds:
@@ -146,7 +146,7 @@ def tabulate_round(clients: int, kept: ArchivedRound) -> RoundTable:
     """Returns a kept round as a table of one training.
 
     Args:
-        clients: How many clients the federation has.
+        clients: The number of clients of the federation.
         kept: The round, with the senders of its uploads.
     """
     before = kept.model[None]
@@ -155,7 +155,7 @@ def tabulate_round(clients: int, kept: ArchivedRound) -> RoundTable:
     if kept.clients is not None:
         present[0, kept.clients] = True
         uploads[kept.clients, 0] = kept.uploads
-    # The next model and what was sent with this one are not in the file. Noise needs neither.
+    # The file has neither the next model nor what was sent along; the noise follows without them.
     return RoundTable(
         round=kept.round,
         before=before,

@@ -37,7 +37,7 @@ CANDIDATES = 20_000
 STEADY = 10
 # How much better than the balanced threshold another must look.
 CLEARLY = 1.15
-# Above this no number of trainings is tried.
+# The largest number of trainings that is considered when the needed ones are counted.
 MOST_TRAININGS = 1 << 60
 
 
@@ -385,7 +385,9 @@ def predict_epsilon_bound(
     return best
 
 
-def count_needed_trainings(mu: float, share: float = 0.0, confidence: float = CONFIDENCE) -> int:
+def count_needed_trainings(
+    mu: float, share: float = 0.0, confidence: float = CONFIDENCE
+) -> int | None:
     """Returns the fewest trainings per side that can be expected to show a share of mu.
 
     Args:
@@ -393,13 +395,15 @@ def count_needed_trainings(mu: float, share: float = 0.0, confidence: float = CO
         share: The share of it that is to be exceeded.
         confidence: Confidence of the bound.
 
+    Returns:
+        The number; None if 2^60 trainings would not show that much.
+
     Raises:
         InvalidValue: `mu` is not above 0.
-        UserError: No number of trainings can show that much.
 
     Example:
-        >>> count_needed_trainings(3.0), count_needed_trainings(0.1) > 2000
-        (7, True)
+        >>> count_needed_trainings(3.0), count_needed_trainings(50.0, 0.9)
+        (7, None)
     """
     if not mu > 0:
         raise InvalidValue("mu", mu, "a number above 0: a difference of 0 cannot be detected")
@@ -410,7 +414,7 @@ def count_needed_trainings(mu: float, share: float = 0.0, confidence: float = CO
         low = high
         high *= 2
         if high > MOST_TRAININGS:
-            raise UserError(f"no number of trainings shows {share:g} of mu = {mu:g}.")
+            return None
     while high - low > 1:
         middle = (low + high) // 2
         if predict_mu_bound(mu, middle, confidence) > target:

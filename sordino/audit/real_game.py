@@ -17,7 +17,7 @@ from torch import Tensor
 from sordino.audit.adversaries.canary_steps import CanarySteps
 from sordino.audit.adversaries.likelihood_ratio import Adversary
 from sordino.audit.canaries.canary_records import make_canary
-from sordino.audit.game import RESIDUALS, Chunk, ChunkScores, Scorer, chunks_of, unit_vector
+from sordino.audit.game import RESIDUALS, Chunk, ChunkScores, Scorer, make_chunks, unit_vector
 from sordino.audit.noise_report import shows_noise
 from sordino.audit.observation import find_given_observation
 from sordino.audit.repeated_work import SingleWork
@@ -38,7 +38,7 @@ from sordino.privacy.bounds.question import Observation
 from sordino.protocol import Noise, Protocol, View
 from sordino.randomness import Key
 
-# Trainings of a chunk.
+# The most trainings in a chunk.
 TOGETHER = 8
 
 
@@ -46,7 +46,7 @@ TOGETHER = 8
 class CanaryGame:
     """Plays trainings with and without a canary.
 
-    Everything follows from these values, so a game can be taken up again.
+    A game is fully described by these values, so an interrupted one can be continued.
 
     Attributes:
         protocol: The protocol that is trained, on its data and model.
@@ -54,12 +54,12 @@ class CanaryGame:
         unit: "record": the canary replaces one record of the attacked client; "client": all of
             them.
         trainings: Trainings on each side, by which the test is judged; as many again choose it.
-        seed: Seed of all draws.
-        rounds: How many rounds are run.
-        canary: Its kind, or the path of a file.
-        caps: How often clients with a personal budget may take part.
-        data: In place of the protocol's, if they were passed in Python.
-        model: Likewise.
+        seed: The seed of all draws.
+        rounds: The number of rounds of a training.
+        canary: The kind of canary, or the path of a file.
+        caps: The most rounds in which each client with a personal budget may take part.
+        data: Data in place of the protocol's; None for those.
+        model: A model in place of the protocol's; None for that.
     """
 
     protocol: Protocol
@@ -75,10 +75,10 @@ class CanaryGame:
 
     @cached_property
     def pair(self) -> Pair:
-        """The federation as it is, and with the canary."""
+        """The federation with its own records, and with the canary."""
         key = Key.from_seed(self.seed)
-        # The game's seed, not the protocol's: an audit must neither repeat the noise of the run nor
-        # depend on a seed that the run keeps secret.
+        # From the seed of the game: an audit must neither repeat the noise of the run nor depend on
+        # a key that the run keeps secret.
         setup = replace(
             prepare(self.protocol, data=self.data, model=self.model),
             key=key,
@@ -100,7 +100,7 @@ class CanaryGame:
         model = type(setup.module).__name__
         if self.protocol.model is not None:
             model = self.protocol.model.name
-        # Where neighbours are made by adding or removing, one of the two lacks what differs.
+        # Of neighbours by adding or removing, one lacks the unit in which they differ.
         zero = setup
         how = f"replaced by a canary ({self.canary})"
         if removes_unit(setup.protocol, self.unit):
@@ -126,8 +126,8 @@ class CanaryGame:
 
     @cached_property
     def kernel(self) -> Kernel | None:
-        """The native kernel, where it can do the local work."""
-        # The steps of noisy-sgd are looked at one by one, which only torch allows.
+        """The native kernel; None if it cannot do the local work."""
+        # The adversary of noisy-sgd sees every step, which only torch records.
         if self.protocol.release.in_steps:
             return None
         try:
@@ -137,7 +137,11 @@ class CanaryGame:
 
     @cached_property
     def direction(self) -> np.ndarray | None:
-        """The way from the last model without the canary to the one with it, without noise."""
+        """The direction along which the last model is read; None where the view shows more.
+
+        It leads from the last model without the canary to the one with it, both trained without
+        noise.
+        """
         if find_given_observation(self.protocol, self.view) != Observation.LAST:
             return None
         ends = []
@@ -149,15 +153,15 @@ class CanaryGame:
 
     @property
     def together(self) -> int:
-        """How many trainings a chunk holds at most."""
+        """The most trainings in a chunk."""
         return TOGETHER
 
     def chunks(self) -> list[Chunk]:
         """Returns all trainings, a few at a time."""
-        return chunks_of(self.trainings, self.together)
+        return make_chunks(self.trainings, self.together)
 
     def prepare(self) -> None:
-        """Loads data and model, makes the canary, translates the model."""
+        """Loads data and model, makes the canary and builds the kernel."""
         # All are cached: made before the fork, they are in the memory of every worker.
         _ = self.pair
         _ = self.kernel
@@ -168,8 +172,8 @@ class CanaryGame:
 
         Args:
             side: 0 for the data set, 1 for its neighbour.
-            trainings: Their numbers.
-            rounds: How many rounds.
+            trainings: The numbers of the trainings.
+            rounds: How many rounds are played.
         """
         setup = self.pair.side(side)
         with ExitStack() as engines:
@@ -193,26 +197,26 @@ class CanaryGame:
         strays = []
         fine = True
         both = (SingleWork(self.pair.zero, self.kernel), SingleWork(self.pair.one, self.kernel))
-        # The noise is looked at in the half that chooses the test: the other one judges alone.
-        looked_at = chunk.half == 0 and chunk.start == 0
+        # Noise is tested in the half that chooses the test; the other half does nothing but judge.
+        tests_noise = chunk.half == 0 and chunk.start == 0
         for training in chunk.trainings:
             adversary = self._adversary(setup, both, training)
             replay = Replay(setup, both[chunk.side], training, 1)
             left = []
             for seen in observe_one(setup, training, self.rounds, self.caps, self.kernel):
                 adversary.see(seen)
-                if looked_at:
+                if tests_noise:
                     fine = fine and shows_noise(seen, setup, 1)
-                    left.append(replay.see(seen)[..., self._coordinates(seen.after.size)])
+                    left.append(replay.see(seen)[..., self._choose_coordinates(seen.after.size)])
             scores.append(adversary.scores[0])
-            if looked_at:
+            if tests_noise:
                 noise.append(np.concatenate(left, axis=1))
                 strays.append(np.stack(replay.strays))
         return ChunkScores(
             chunk=chunk,
             scores=np.array(scores),
-            residuals=np.concatenate(noise) if looked_at and fine else None,
-            strays=np.max(strays, axis=0) if looked_at else None,
+            residuals=np.concatenate(noise) if tests_noise and fine else None,
+            strays=np.max(strays, axis=0) if tests_noise else None,
         )
 
     def _adversary(
@@ -229,22 +233,22 @@ class CanaryGame:
             self.direction,
         )
 
-    def _coordinates(self, parameters: int) -> slice:
-        """Returns the coordinates whose noise is looked at: all of a small model, else some."""
+    def _choose_coordinates(self, parameters: int) -> slice:
+        """Returns the coordinates whose noise is tested: all of a small model, else every n-th."""
         draws = self.protocol.release.noise_draws
         uploads = 2 * min(TOGETHER, self.trainings) * self.rounds * draws * self.protocol.clients
         return slice(None, None, max(1, uploads * parameters // RESIDUALS))
 
 
 def remove_records(setup: Setup, rows: Tensor) -> Setup:
-    """Returns the federation as if some records were not there, though their places are drawn.
+    """Returns the federation with some records emptied: they are drawn, and add nothing to a sum.
 
     Args:
         setup: The federation.
-        rows: The numbers of the records.
+        rows: The row numbers of the records.
     """
     x = setup.train.x.float()
-    # Rules count a gradient that is not finite as zero, so a record of NaN adds nothing to a sum.
+    # Rules count a gradient that is not finite as zero, so a record of NaN adds nothing.
     x[rows] = torch.nan
     return replace(setup, train=replace(setup.train, x=x))
 
@@ -253,11 +257,11 @@ def remove_records(setup: Setup, rows: Tensor) -> Setup:
 def open_engine(
     setup: Setup, kernel: Kernel | None, *, record_steps: bool = True
 ) -> Iterator[Engine]:
-    """Opens the engine of one training: the kernel where there is one, else torch, in this process.
+    """Opens the engine of one training, in this process: the kernel if there is one, else torch.
 
     Args:
         setup: The federation, with the number of the training.
-        kernel: The compiled kernel.
+        kernel: The compiled kernel; None for torch.
         record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
     """
     if kernel is not None:
@@ -280,8 +284,8 @@ def observe_one(
         setup: The federation.
         training: The number of the training.
         rounds: How many rounds are played.
-        caps: How often a client with a budget may take part.
-        kernel: The compiled kernel, where it can do the local work.
+        caps: The most rounds in which each client with a personal budget may take part.
+        kernel: The compiled kernel; None for torch.
 
     Yields:
         Every round.

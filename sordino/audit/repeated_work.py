@@ -1,4 +1,4 @@
-"""Repeats a client's work without noise on the upload, as the adversary and the replay do."""
+"""Repeats a client's work without the noise on its upload, for adversaries and replays."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NO_STATE: ClientState = {}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RepeatedWork:
-    """What came of a client's work.
+    """The outcome of a client's work.
 
     Attributes:
-        models: What it would send without noise on the upload, one training a row.
-        kept: What it keeps for its next round.
+        models: The models that it would send without noise on the upload, one training a row.
+        kept: The state that it keeps for its next round.
     """
 
     models: Tensor
@@ -38,7 +38,7 @@ class WorkRepeater(Interface):
     """Repeats a client's work, in one training or in many at once.
 
     Attributes:
-        like: For each client, the first one whose work is the same.
+        like: For each client, the number of the first client whose work is the same.
     """
 
     like: np.ndarray
@@ -53,23 +53,26 @@ class WorkRepeater(Interface):
         kept: ClientState = NO_STATE,
         sums: Substitute | None = None,
     ) -> RepeatedWork:
-        """Runs the client's steps; with noisy-sgd `sums` may replace its sums.
+        """Runs the client's steps.
 
         Args:
-            client: Which client works.
-            round_index: Number of the round, from 0.
-            weights: What the server sent, tables with one training a row.
+            client: The number of the client.
+            round_index: The number of the round, from 0.
+            weights: The tables that the server sent, one training a row.
             first: The number of the training in the first row.
-            kept: What the client has kept, arrays with one training a row.
-            sums: With noisy-sgd, values that replace its sums and their noise.
+            kept: The state that the client has kept, arrays with one training a row.
+            sums: With noisy-sgd, values that replace the client's sums and their noise.
         """
 
 
 class TableWork:
-    """Repeats clients' work in all rows of a table. It holds models that every call overwrites."""
+    """Repeats clients' work in all rows of a table.
+
+    It holds models that every call overwrites.
+    """
 
     def __init__(self, setup: Setup) -> None:
-        """Prepares the rows' models.
+        """Makes the models of the rows.
 
         Args:
             setup: The federation, with either data set.
@@ -91,12 +94,12 @@ class TableWork:
         """Runs the client's steps in all rows.
 
         Args:
-            client: Which client works.
-            round_index: Number of the round, from 0.
-            weights: What the server sent, tables with one training a row.
+            client: The number of the client.
+            round_index: The number of the round, from 0.
+            weights: The tables that the server sent, one training a row.
             first: The number of the training in the first row.
-            kept: What the client has kept, arrays with one training a row.
-            sums: With noisy-sgd, values that replace its sums and their noise.
+            kept: The state that the client has kept, arrays with one training a row.
+            sums: With noisy-sgd, values that replace the client's sums and their noise.
         """
         task, result = self._clients.train(
             client=client,
@@ -117,17 +120,17 @@ class SingleWork:
     """
 
     def __init__(self, setup: Setup, kernel: Kernel | None = None) -> None:
-        """Prepares the work.
+        """Takes the federation; models are made when they are first needed.
 
         Args:
             setup: The federation, with either data set.
             kernel: The compiled kernel that does the work; None for torch.
         """
-        # Uploads are repeated as they were before their noise, which is then what is left of them.
+        # Without noise, so that the noise is the difference to what was sent.
         self._setup = remove_noise(setup)
         self._kernel = kernel
         self._works: dict[int, ClientWork | NativeEngine] = {}
-        # Clients with real records do not all work in the same way.
+        # Clients with real records all work differently.
         self.like = np.arange(setup.protocol.clients)
 
     def work(
@@ -143,18 +146,18 @@ class SingleWork:
         """Does what `TableWork.work` does, for a table of one row.
 
         Args:
-            client: Which client works.
-            round_index: Number of the round, from 0.
-            weights: What the server sent, tables with one training a row.
+            client: The number of the client.
+            round_index: The number of the round, from 0.
+            weights: The tables that the server sent, one training a row.
             first: The number of the training in the first row.
-            kept: What the client has kept, arrays with one training a row.
-            sums: With noisy-sgd, values that replace its sums and their noise.
+            kept: The state that the client has kept, arrays with one training a row.
+            sums: With noisy-sgd, values that replace the client's sums and their noise.
         """
         work = self._work(first)
         own = {name: array[0] for name, array in kept.items()}
         sent = weights[..., 0, :]
         if isinstance(work, NativeEngine):
-            # Where sums are given in place of the gradients there is no kernel.
+            # The kernel never has noisy steps, so no sums are to be replaced.
             made = work.upload(
                 client=client,
                 round_index=round_index,
@@ -182,6 +185,6 @@ class SingleWork:
                 work = ClientWork(setup)
             else:
                 work = NativeEngine(setup, workers=1, kernel=self._kernel)
-            # One at a time: each holds a model, and trainings come one after the other.
+            # One at a time, since each holds a model and trainings come one after the other.
             self._works = {training: work}
         return self._works[training]

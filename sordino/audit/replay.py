@@ -1,14 +1,15 @@
-"""Repeats a training from what was released: all that cannot be repeated must be noise.
+"""Repeats a training from what was released: whatever cannot be repeated must be noise.
 
-The auditor knows all data and every draw but the noise. From what clients were sent and what they
-uploaded it repeats their work: the rest of an upload, or of a noisy step, is noise, and must follow
-the law that was promised. All values made of noisy ones alone
-must come out the same: models that clients are sent along with the global one, and with noisy-sgd
-the uploads themselves. A value that strays from that was made of something else.
+The auditor knows all data and every draw except the noise. It repeats the clients' work from what
+they were sent; an upload, or a noisy step, less that work is the noise, which must follow the law
+that was promised. Values that are computed from noisy ones alone must come out the same: the
+server's models, those that clients are sent along with them, and with noisy-sgd the uploads. How
+far such a value strays shows whether it was computed from anything else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -30,36 +31,35 @@ from sordino.models.per_example import ClippedSum
 from sordino.protocol import Protocol
 from sordino.protocol.aggregation_kinds import find_mixing
 
-# Of the largest value: more than rounding moves what is computed twice in float32.
+# The largest difference, relative to the largest value, that rounding in float32 explains.
 STRAYED = 1e-5
-# Seed of what is added to integers before they are tested as a continuous law.
-DITHER = 12
 
 
 class SeenSums:
-    """Puts noisy sums that were seen in place of a client's sums.
+    """Replaces a client's sums by the noisy ones that were seen.
 
-    It holds the difference of the two, which is the noise.
+    Attributes:
+        noise: The noise of every step so far: the noisy sum less the client's own.
     """
 
     _clean: ClippedSums
 
     def __init__(self, means: np.ndarray, batch: int) -> None:
-        """Takes what was seen.
+        """Takes the noisy means.
 
         Args:
             means: The noisy mean of every step: (trainings, steps, parameters).
-            batch: What the sums were divided by.
+            batch: The divisor by which sums became means.
         """
         self._means = means
         self._batch = batch
         self.noise: list[np.ndarray] = []
 
-    def instead(self, clean: ClippedSums) -> ClippedSums:
+    def replace_sums(self, clean: ClippedSums) -> ClippedSums:
         """Returns itself in place of a client's sums.
 
         Args:
-            clean: The client's sums, which are subtracted.
+            clean: The client's own sums, from which the noise is found.
         """
         self._clean = clean
         return self
@@ -67,30 +67,31 @@ class SeenSums:
     def clipped_sum(
         self, inputs: Tensor, targets: Tensor, /, *, clip: float, norm: str = "l2"
     ) -> ClippedSum:
-        """Returns the sum of the step that is next, as it was seen.
+        """Returns the noisy sum of the next step.
 
         Args:
             inputs: The records of the step.
             targets: Their labels.
             clip: The largest norm of an example's gradient.
-            norm: Which norm that is.
+            norm: "l1" or "l2", the norm that is clipped.
         """
         found = self._clean.clipped_sum(inputs, targets, clip=clip, norm=norm)
         seen = torch.from_numpy(self._means[:, len(self.noise)]) * self._batch
         self.noise.append((seen.double() - found.total.double()).numpy().reshape(seen.shape))
-        # The step continues from the noisy sum: the next one begins where the client's did.
+        # The step is made with the noisy sum, so that the next one begins where the client's did.
         return ClippedSum(seen.reshape(found.total.shape).double(), 0, 0)
 
 
 class Replay:
     """Repeats the first trainings of a table from what was released.
 
-    It holds what clients keep and the server remembers, as it follows from what was released.
+    It holds what clients and the server keep from round to round, as far as it follows from what
+    was released.
 
     Attributes:
-        strays: For every round and client, how far what it sent, or was sent, is from what it
-            should be, and in a last column how far the server's model is; relative to the
-            largest value.
+        strays: One array per round: how far the values that each client sent, or was sent, are from
+            those that follow from noisy ones, and in the last place how far the server's model is;
+            relative to the largest value.
     """
 
     def __init__(
@@ -101,14 +102,14 @@ class Replay:
         trainings: int,
         start: State | None = None,
     ) -> None:
-        """Begins before the first round, or with a state that is known to be right.
+        """Begins before the first round, or at a state that is known to be right.
 
         Args:
             setup: The federation.
-            clients: Repeats local work.
+            clients: Repeats the clients' work.
             first: The number of the training in the first row.
             trainings: How many rows are repeated.
-            start: The state to continue from, with as many rows.
+            start: The state to continue from, with that many rows; None before the first round.
         """
         self._setup = setup
         self._clients = clients
@@ -117,7 +118,7 @@ class Replay:
         self._initial = setup.initial_weights()
         self._kept: dict[int, ClientState] = {} if start is None else dict(start.clients)
         self._server_state: dict[str, np.ndarray] = {} if start is None else dict(start.kept)
-        # What the server keeps of joined updates is followed along with what it keeps of uploads.
+        # The server's optimizer follows joined updates, which are checked after the uploads.
         self._moments = dict(self._server_state)
         self._rate: float | np.ndarray = 1.0
         self.strays: list[np.ndarray] = []
@@ -129,8 +130,7 @@ class Replay:
             seen: The round.
 
         Returns:
-            The remainder, which is noise: (trainings, steps or 1, clients, parameters), NaN
-            where nothing was sent.
+            The noise: (trainings, steps or 1, clients, parameters), NaN where nothing was sent.
         """
         protocol = self._setup.protocol
         before = seen.before[: self._count]
@@ -146,45 +146,59 @@ class Replay:
         done: dict[int, RepeatedWork] = {}
         for client in np.flatnonzero(present.any(axis=0)).tolist():
             here = present[:, client]
-            like = int(self._clients.like[client])
-            work = partial(
-                self._clients.work,
-                client=like,
-                round_index=seen.round,
-                weights=broadcast,
-                first=self._first,
-                kept=found.get(like, {}),
-            )
-            if self._setup.release.in_steps:
-                sums = SeenSums(seen.means[client][: self._count], protocol.local.batch or 1)
-                worked = work(sums=sums.instead)
-                left = np.stack(sums.noise, axis=1)
-            else:
-                # Clients that compute the same are repeated once.
-                if like not in done:
-                    done[like] = work()
-                worked = done[like]
-                left = self._find_noise(client, uploads[client], worked, before)[:, None]
+            worked, left = self._repeat_client(seen, client, broadcast, found, done)
             noise[here, :, client] = left[here]
-            apart = self._strayed(seen, client, found.get(client, {}), worked, here)
+            apart = self._measure_client_stray(seen, client, found.get(client, {}), worked, here)
             strays[client] = max(strays[client], apart)
-            self._keep(client, worked, uploads[client], here)
+            self._keep_state(client, worked, uploads[client], here)
         for client in range(protocol.clients):
-            rows = present[:, [client]]
             count = seen.counts.get(client)
             upload = Upload(
                 client=client,
                 vector=uploads[client],
                 steps=UNCOUNTED,
-                rows=rows,
+                rows=present[:, [client]],
                 count=None if count is None else count[: self._count],
             )
             broadcast_state.note(upload)
         broadcast_state.note_clients(count_known(protocol, present))
         self._rate = find_step_rate(protocol, state)
         self._server_state = dict(broadcast_state.kept)
-        self.strays.append(np.append(strays, self._strayed_mean(seen)))
+        self.strays.append(np.append(strays, self._measure_server_stray(seen)))
         return noise
+
+    def _repeat_client(
+        self,
+        seen: RoundTable,
+        client: int,
+        broadcast: np.ndarray,
+        found: Mapping[int, ClientState],
+        done: dict[int, RepeatedWork],
+    ) -> tuple[RepeatedWork, np.ndarray]:
+        """Returns a client's work of a round, repeated, and the noise that was added to it.
+
+        `found` has what clients kept from earlier rounds, `done` the work that was repeated before.
+        """
+        like = int(self._clients.like[client])
+        work = partial(
+            self._clients.work,
+            client=like,
+            round_index=seen.round,
+            weights=broadcast,
+            first=self._first,
+            kept=found.get(like, {}),
+        )
+        if self._setup.release.in_steps:
+            batch = self._setup.protocol.local.batch or 1
+            sums = SeenSums(seen.means[client][: self._count], batch)
+            worked = work(sums=sums.replace_sums)
+            return worked, np.stack(sums.noise, axis=1)
+        # Clients that compute the same are repeated once.
+        if like not in done:
+            done[like] = work()
+        uploads = seen.uploads[client, : self._count]
+        noise = self._find_noise(client, uploads, done[like], seen.before[: self._count])
+        return done[like], noise[:, None]
 
     def _find_noise(
         self,
@@ -193,43 +207,38 @@ class Replay:
         worked: RepeatedWork,
         before: np.ndarray,
     ) -> np.ndarray:
-        """Returns the remainder of uploads without the client's work."""
+        """Returns a client's uploads less its work."""
         models = worked.models.numpy()
         if not self._setup.release.integers:
             left: np.ndarray = uploads - models
             return left
         grid = self._setup.grid
-        # What was rounded at the client is rounded here, so that the integers of the noise are
-        # left; next to an exact recomputation, exactly.
+        # The client's work is rounded to the grid as the client did it, so that the difference is
+        # the integers of the noise; exactly so, if the work is recomputed exactly.
         weight = self._setup.sum_weights[client]
         sent = np.rint((uploads - before.astype(np.float64)) * (grid.scale * weight))
         noise: np.ndarray = (sent - round_update((models - before) * weight, grid)) / grid.scale
         return noise
 
-    def _strayed_mean(self, seen: RoundTable) -> float:
-        """Returns how far the next models are from what the uploads make."""
+    def _measure_server_stray(self, seen: RoundTable) -> float:
+        """Returns how far the server's models are from those that follow from the uploads."""
         expected = join_by_formula(self._setup, seen, self._count)
         if expected is None:
             return 0.0
         apart = measure_stray(seen.joined[: self._count], expected.astype(np.float32))
-        return max(apart, self._strayed_step(seen))
-
-    def _strayed_step(self, seen: RoundTable) -> float:
-        """Returns how far the next models are from what the server makes of the joined ones."""
-        protocol = self._setup.protocol
         after, self._moments = move_model(
-            protocol.server,
+            self._setup.protocol.server,
             seen.before[: self._count],
             seen.joined[: self._count],
             self._moments,
             rate=self._rate,
         )
-        return measure_stray(seen.after[: self._count], after)
+        return max(apart, measure_stray(seen.after[: self._count], after))
 
-    def _keep(
+    def _keep_state(
         self, client: int, worked: RepeatedWork, vector: np.ndarray, here: np.ndarray
     ) -> None:
-        """Takes over what a client keeps, in the trainings in which it took part."""
+        """Keeps a client's new state, in the trainings in which it took part."""
         upload = Upload(
             client=client,
             vector=vector,
@@ -240,7 +249,7 @@ class Replay:
         before = self._kept.get(client, {})
         self._kept[client] = merge_kept(self._setup.protocol, self._initial, before, upload)
 
-    def _strayed(
+    def _measure_client_stray(
         self,
         seen: RoundTable,
         client: int,
@@ -248,10 +257,10 @@ class Replay:
         worked: RepeatedWork,
         here: np.ndarray,
     ) -> float:
-        """Returns how far a client's helper, or noisy-sgd upload, is from what it should be."""
+        """Returns how far a client's helper model, or noisy-sgd upload, is from what follows."""
         pairs = []
         if HELPER in found:
-            # A client that has sent nothing yet is given the global model.
+            # A client that has sent nothing yet gets the global model.
             given = seen.kept.get(client, {}).get(HELPER, seen.before)
             pairs.append((given[: self._count], found[HELPER]))
         if self._setup.release.in_steps:
@@ -260,17 +269,17 @@ class Replay:
 
 
 def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | None:
-    """Returns the models that a mean makes of the uploads of a round, written as one formula.
+    """Returns the mean of a round's uploads, computed by one formula.
 
-    The server adds uploads up one by one; nothing of its code is used here.
+    It shares no code with the server, which adds uploads one by one.
 
     Args:
         setup: The federation.
         seen: The round.
-        count: How many of its trainings are looked at.
+        count: The number of trainings that are repeated, from the first row on.
 
     Returns:
-        One model a row; None where the server does more than take a mean.
+        One model a row; None where the server does not take a plain mean of the uploads.
     """
     protocol = setup.protocol
     rule = protocol.aggregation
@@ -280,7 +289,7 @@ def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | 
     present = seen.present[:count]
     weights = present * weigh_clients(setup)
     if protocol.release.secure_sum is not None:
-        # Of fewer than the threshold no sum was opened.
+        # A sum of fewer uploads than the threshold was not opened.
         weights = weights * (count_known(protocol, present) > 0)
     sent = np.where(present.T[:, :, None], seen.uploads[:, :count], 0.0)
     total = np.einsum("nc,cnd->nd", weights, sent)
@@ -296,10 +305,10 @@ def join_by_formula(setup: Setup, seen: RoundTable, count: int) -> np.ndarray | 
 
 
 def count_known(protocol: Protocol, present: np.ndarray) -> np.ndarray:
-    """Returns how many uploads the server knows, alone or in a sum, one a row as a column.
+    """Returns how many uploads the server has received, one by one or in a sum, as a column.
 
     Args:
-        protocol: Its channel says how many open a sum.
+        protocol: The protocol, whose channel states the fewest uploads of a sum.
         present: Who took part: one training a row, one client a column.
     """
     number: np.ndarray = present.sum(axis=1, keepdims=True)
@@ -313,11 +322,11 @@ def measure_stray(found: np.ndarray, expected: np.ndarray) -> float:
     """Returns the largest difference, relative to the largest value.
 
     Args:
-        found: What was released.
-        expected: What it should be.
+        found: The values that were released.
+        expected: The values as they should be.
 
     Returns:
-        The difference; infinite where only one of the two is finite.
+        The difference; infinite if some value is finite in only one of the two.
 
     Example:
         >>> measure_stray(np.array([2.0, 1.5]), np.array([2.0, 1.0]))

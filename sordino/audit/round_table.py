@@ -1,4 +1,4 @@
-"""A round as the audit looks at it: always a table, with one training a row."""
+"""Rounds as audits see them: always a table, with one training a row."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class RoundTable:
     """One round of one or many trainings.
 
     Attributes:
-        round: Its number.
+        round: The number of the round, from 0.
         before: The global models, one training a row.
-        broadcast: What clients were sent: the same, or several tables of which it is the first
-            (see `broadcast_state`).
-        kept: What clients found when the round began, where they keep anything.
+        broadcast: The tables that clients were sent: the global models, and after them whatever
+            else the server sent (see `broadcast_state`).
+        kept: The states of clients when the round began, if they keep any.
         present: Who took part: one training a row, one client a column.
-        uploads: What each client sent: (clients, trainings, parameters). Rows of trainings without
-            the client mean nothing. Under secure aggregation each is the model that a client's
-            share of the sum represents, which only the client knows.
+        uploads: The models that clients sent: (clients, trainings, parameters). Rows of trainings
+            without the client mean nothing. Under secure aggregation each is the model that a
+            client's share of the sum represents, which only the client knows.
         means: With noisy-sgd, the noisy mean of every step of a client:
             (trainings, steps, parameters).
-        joined: What the uploads were joined to; under a plain server, the next global models.
+        joined: The joined uploads; under a plain server, the next global models.
         after: The next global models.
-        counts: Where the clip follows the gradients, every client's noisy count, one a row as a
+        counts: Under a clip that follows the gradients, the noisy count of every client, as a
             column.
-        state: State of a table of trainings, what the round began with.
+        state: The state with which the round began; None if trainings were played one by one.
     """
 
     round: int
@@ -53,11 +53,11 @@ class RoundTable:
 
 
 def observe_table(setup: Setup, record: RoundRecord) -> RoundTable:
-    """Returns the record of a table of trainings as it is observed.
+    """Returns the table of a round that was played for many trainings at once.
 
     Args:
         setup: The federation.
-        record: Record of an observed round, with one training a row.
+        record: The record of the round, with one training a row.
     """
     if record.task.attendance is None:
         raise TypeError("the record of one training is no table")
@@ -83,18 +83,18 @@ def observe_table(setup: Setup, record: RoundRecord) -> RoundTable:
 
 
 def observe_singles(setup: Setup, records: Sequence[RoundRecord]) -> RoundTable:
-    """Returns the same round of several trainings, each played alone, as one table.
+    """Returns the table of a round of several trainings, each of which was played alone.
 
     Args:
         setup: The federation.
-        records: Records of an observed round, one for each training.
+        records: The records of the round, one for each training.
     """
     clients = setup.protocol.clients
     before = np.stack([record.before.weights for record in records])
     # Shares of sums are shown as the models that they represent.
     precision = np.float64 if setup.release.integers else upload_type(setup.protocol)
     uploads = np.zeros((clients, *before.shape), dtype=precision)
-    # Who takes part is drawn for each training by itself, so columns have gaps.
+    # Participants are drawn for each training separately, so columns have gaps.
     present = np.zeros((len(records), clients), dtype=bool)
     means: dict[int, np.ndarray] = {}
     counts: dict[int, np.ndarray] = {}
@@ -129,13 +129,13 @@ def observe_singles(setup: Setup, records: Sequence[RoundRecord]) -> RoundTable:
 def join_kept(
     records: Sequence[RoundRecord], before: np.ndarray
 ) -> dict[int, dict[str, np.ndarray]]:
-    """Returns what clients found when a round began, with one training a row.
+    """Returns the states of clients when a round began, with one training a row.
 
-    Of several trainings only the helpers are joined: who takes part differs between them, and so
-    does what clients have kept.
+    Of several trainings only the helper models are joined: different clients have taken part in
+    each, and have kept different states.
 
     Args:
-        records: One for each training.
+        records: The records of the round, one for each training.
         before: The global models, which are the helpers of clients that have sent nothing yet.
     """
     joined: dict[int, dict[str, np.ndarray]] = {}
@@ -155,8 +155,8 @@ def select_row(state: State, row: int) -> State:
     """Returns the state of one training of a table.
 
     Args:
-        state: State with one training a row.
-        row: Which of them.
+        state: A state with one training a row.
+        row: The row of the training.
     """
     kept = {name: array[..., row, :] for name, array in state.kept.items()}
     clients = {}
@@ -173,10 +173,10 @@ def select_row(state: State, row: int) -> State:
 
 
 def is_known(array: np.ndarray) -> bool:
-    """Returns whether a table's row holds anything.
+    """Returns whether a row of a table holds values.
 
     Args:
-        array: A row; NaN where nothing is known.
+        array: The row; NaN throughout if nothing is known.
     """
     return not bool(np.isnan(array).all())
 
@@ -188,9 +188,9 @@ def observe_trainings(
 
     Args:
         setup: The federation.
-        trainings: Their numbers.
+        trainings: The numbers of the trainings.
         rounds: How many rounds are played.
-        caps: How often a client with a budget may take part.
+        caps: The most rounds in which each client with a personal budget may take part.
 
     Yields:
         Every round, with one training a row.
@@ -207,9 +207,9 @@ def observe_training(
 
     Args:
         setup: The federation, with the number of the training.
-        engine: Trains its clients.
+        engine: The engine that trains its clients.
         rounds: How many rounds are played.
-        caps: How often a client with a budget may take part.
+        caps: The most rounds in which each client with a personal budget may take part.
 
     Yields:
         Every round, as a table of one row.

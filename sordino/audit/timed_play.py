@@ -1,8 +1,8 @@
-"""Plays a game for a given time, and ends it by itself when the verdict is clear.
+"""Plays a game for a given time, and ends it early when the verdict is clear.
 
-The first trainings choose the test and say what one costs; the others judge it in equal steps, with
-a look at the verdict after each. Error limits hold at every look (`anytime_limits`), so it does not
-matter for them when the game ends, or why.
+The first trainings choose the test and show how long one takes. The others judge it in equal steps,
+with a look at the verdict after each. Error limits hold at every look (`anytime_limits`), so they
+hold whenever the game ends, and whatever ended it.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from sordino.audit.audit_folder import AuditFolder
-from sordino.audit.game import Chunk, Game, chunks_of, play_all
+from sordino.audit.game import Chunk, Game, make_chunks, play_all
 from sordino.audit.lower_bounds import Scores
 from sordino.audit.verdict import Ending, TimedTest
 
-# Trainings per side that are played first, to see what one costs, and of which every step is made.
+# Trainings per side that are played first, to see how long one takes; a step is a multiple of it.
 FIRST = 128
-# The share of the time after which the test is chosen: it ends between this and twice as much.
+# The share of the time that trainings may take to choose the test. The last doubling may begin just
+# before it is over, so that they end after at most about twice as long.
 CHOOSING_SHARE = 0.15
-# More of them choose no better test.
+# The most trainings that choose the test: more choose no better one.
 MOST_CHOOSING = 8192
-# How often the verdict is looked at, about.
+# About how often the verdict is looked at.
 LOOKS = 16
-# Of the time, what the trainings have at least, however long their preparation took.
+# The share of the time that trainings have at least, however long their preparation took.
 LEAST_SHARE = 0.4
-# Of the time, what is kept for the step that is being played when it is over.
+# The share of the time that is left for the step under way when time runs out.
 RESERVE = 0.05
-# As many times what was planned are played at most, if the machine is faster than it was.
+# The most trainings that are played, as a multiple of the planned ones, if the machine gets faster.
 FASTER = 4
+# The longest time: a week.
 MOST_MINUTES = 60 * 24 * 7
 
 
@@ -38,9 +40,9 @@ class TimePlan:
     """Says how many trainings on each side are played.
 
     Attributes:
-        choosing: Those that choose the test.
-        judging: Those that judge it, as far as the time is expected to go.
-        step: Those that judge it between two looks.
+        choosing: The trainings that choose the test.
+        judging: The trainings that judge it, as many as the time is expected to allow.
+        step: The judging trainings between two looks at the verdict.
     """
 
     choosing: int
@@ -50,11 +52,11 @@ class TimePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PlayedChunks:
-    """Holds what was played when the game ended.
+    """Holds the chunks that a game was ended with.
 
     Attributes:
         chunks: The chunks that count.
-        test: How it went, if it was planned by time.
+        test: How an audit with a time limit went; None without one.
     """
 
     chunks: list[Chunk]
@@ -64,7 +66,7 @@ class PlayedChunks:
 class TimedPlay:
     """Plays a game until its time is over or its verdict is clear.
 
-    It holds the clock, which runs from the start.
+    The time runs from the construction of this object.
 
     Args:
         game: The game.
@@ -72,8 +74,8 @@ class TimedPlay:
         minutes: How long it may take.
         workers: Processes; None for one per core.
         on_plan: Called once, when it is known how many trainings fit.
-        on_progress: Called with the trainings per side that judge so far, and of how many.
-        is_clear: Whether more trainings would hardly change any verdict.
+        on_progress: Called with the number of judging trainings per side so far, and of how many.
+        is_clear: Returns whether more trainings would hardly change any verdict.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class TimedPlay:
         while done == 0 or (time.monotonic() - begun < given and done < MOST_CHOOSING):
             started = time.monotonic()
             more = max(done, first)
-            self._play(chunks_of_half(0, done, done + more, self._game.together))
+            self._play_missing(make_half_chunks(0, done, done + more, self._game.together))
             rate = more / max(time.monotonic() - started, 1e-6)
             done += more
         left = max(0.0, self._end - time.monotonic())
@@ -130,26 +132,26 @@ class TimedPlay:
             step *= 2
         return TimePlan(choosing=done, judging=-(-steps * first // step) * step, step=step)
 
-    def _play(self, chunks: Sequence[Chunk]) -> None:
-        for played in play_all(self._game, self._place.missing(chunks), self._workers):
-            self._place.keep(played)
+    def _play_missing(self, chunks: Sequence[Chunk]) -> None:
+        for played in play_all(self._game, self._place.list_missing(chunks), self._workers):
+            self._place.keep_scores(played)
 
     def _judge(self, plan: TimePlan) -> PlayedChunks:
         """Plays trainings that judge the test, and looks at the verdict after every step."""
-        choosing = choosing_chunks(self._game.together, plan.choosing)
+        choosing = make_choosing_chunks(self._game.together, plan.choosing)
         steps = [
-            chunks_of_half(1, start, start + plan.step, plan.step)
+            make_half_chunks(1, start, start + plan.step, plan.step)
             for start in range(0, FASTER * plan.judging, plan.step)
         ]
         last = self._end - 60 * self._minutes * RESERVE
         counted = choosing
         looks = 0
         ended: Ending = "time"
-        for looks in self._played_steps(steps):
+        for looks in self._play_steps(steps):
             counted = counted + steps[looks - 1]
             done = looks * plan.step
             self._on_progress(done, max(done, plan.judging))
-            if self._is_clear(self._place.scores(counted)[0]):
+            if self._is_clear(self._place.read_scores(counted)[0]):
                 ended = "clear"
                 break
             if time.monotonic() > last:
@@ -163,9 +165,9 @@ class TimedPlay:
         )
         return PlayedChunks(chunks=counted, test=test)
 
-    def _played_steps(self, steps: Sequence[Sequence[Chunk]]) -> Iterator[int]:
-        """Yields how many steps from the first on are complete, one more each time."""
-        missing = self._place.missing([chunk for step in steps for chunk in step])
+    def _play_steps(self, steps: Sequence[Sequence[Chunk]]) -> Iterator[int]:
+        """Plays steps in order, and yields the number of complete ones after each."""
+        missing = self._place.list_missing([chunk for step in steps for chunk in step])
         left = {chunk.name for chunk in missing}
         complete = 0
         playing = play_all(self._game, missing, self._workers)
@@ -176,35 +178,35 @@ class TimedPlay:
                     yield complete
                     continue
                 played = next(playing)
-                self._place.keep(played)
+                self._place.keep_scores(played)
                 left.remove(played.chunk.name)
         finally:
             playing.close()
 
 
-def choosing_chunks(together: int, trainings: int) -> list[Chunk]:
+def make_choosing_chunks(together: int, trainings: int) -> list[Chunk]:
     """Returns the chunks that choose the test, as they were played: twice as many each time.
 
     Args:
-        together: How many a chunk holds at most.
-        trainings: How many there are on each side.
+        together: The most trainings in a chunk.
+        trainings: The number of trainings on each side.
     """
     start, stop = 0, min(FIRST, together)
     chunks = []
     while start < trainings:
-        chunks += chunks_of_half(0, start, stop, together)
+        chunks += make_half_chunks(0, start, stop, together)
         start, stop = stop, 2 * stop
     return chunks
 
 
-def chunks_of_half(half: int, start: int, stop: int, size: int) -> list[Chunk]:
+def make_half_chunks(half: int, start: int, stop: int, size: int) -> list[Chunk]:
     """Returns chunks of one half, in the order in which they are played: both sides in turn.
 
     Args:
         half: 0 for trainings that choose the test, 1 for those that judge it.
         start: The place of the first among the trainings of a side.
         stop: The place after the last.
-        size: How many a chunk holds at most.
+        size: The most trainings in a chunk.
     """
-    chunks = [chunk for chunk in chunks_of(stop, size, start) if chunk.half == half]
+    chunks = [chunk for chunk in make_chunks(stop, size, start) if chunk.half == half]
     return sorted(chunks, key=lambda chunk: (chunk.start, chunk.side))

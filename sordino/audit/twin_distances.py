@@ -1,4 +1,4 @@
-"""Bounds the distance of twins: how far one clipped record can move any global model."""
+"""Bounds the distance of twins: how far apart one record can move the global models."""
 
 from __future__ import annotations
 
@@ -12,37 +12,32 @@ import numpy as np
 from sordino.audit.twins import Twins, draw_cohorts
 from sordino.federation.aggregation.joining import weigh_clients
 from sordino.privacy.upload_sensitivity import Dynamics, price_uploads
-from sordino.protocol import (
-    Aggregation,
-    Mean,
-    Median,
-    UserError,
-)
+from sordino.protocol import Aggregation, Mean, Median, UserError
 from sordino.protocol.aggregation_kinds import find_mixing
 from sordino.protocol.registry import Registry
 
 
 def distance_bounds(pair: Twins) -> np.ndarray:
-    """Returns how far apart the twins' models can be at most, after every round.
+    """Returns the largest possible distance of the twins' models after every round.
 
     The bound holds for every loss, every pair of records and every minibatch. Two local trainings
     from models at distance d end no further apart than (`upload_sensitivity.Dynamics`)
 
-        attacked client:    stretch d + shift, for the smallest stretch that is known
+        attacked client:    stretch d + shift, with the smallest stretch that is known
         any other client:   0 if d = 0, since equal models trained on equal records stay equal;
-                            stretch d if the loss is vouched to be smooth, or the rule is
+                            stretch d if the protocol vouches for a smooth loss, or the rule is
                             clipped-glm;
-                            d + shift without that: clipped steps of two models differ by up to 2V,
+                            d + shift otherwise: clipped steps of two models differ by up to 2V,
                             whatever the loss.
 
-    The mean over those who take part weighs the attacked client by its share p, the other clients
-    by 1 - p, and a mixing b moves by (1 - b) d + b mean. Twins start equal, so the first round in
-    which the attacked client takes part costs b p shift. Without a vouched smoothness every client
-    may then cost a shift in every later round: a loss as steep as the sign of a weight attains
-    that. A median moves by no more than the root of the sum of squares of the uploads' moves, after
-    the move that all uploads have in common. Projection onto a ball brings two models no further
-    apart, and never beyond its diameter. This is exact arithmetic: models are kept in float32,
-    whose rounding moves them by about 1e-7 of their norm in every round.
+    The mean over the participants weighs the attacked client by its share p and the others by
+    1 - p, and a mixing b leads to the distance (1 - b) d + b mean. Twins start equal, so the first
+    round in which the attacked client takes part adds b p shift. If the loss need not be smooth,
+    every client may then add a shift in every later round: a loss whose gradient is the sign of a
+    weight attains that. A median moves with the move that all uploads have in common, and by no
+    more than the root of the sum of squares of the rest. Projection onto a ball moves two models no
+    further apart, and never beyond its diameter. The bound is exact for real numbers: models are
+    kept in float32, whose rounding moves them by about 1e-7 of their norm in every round.
 
     Args:
         pair: The twins.
@@ -85,22 +80,22 @@ def distance_bounds(pair: Twins) -> np.ndarray:
             moves = [Move.of(dynamics, t) for dynamics in prices.dynamics]
             joined = next_distance(protocol.aggregation, distance, moves, share, len(chosen))
             mixing = find_mixing(protocol.aggregation, t)
-            # Of an infinite distance nothing is left out: infinity times zero is not a number.
+            # Without mixing the distance before is not multiplied by 0, since it may be infinite.
             after = joined if mixing == 1 else (1 - mixing) * distance + mixing * joined
             distance = min(after, diameter)
-        # A round in which nobody takes part leaves both models, and their distance, as they were.
+        # A round without participants leaves both models, and their distance, unchanged.
         bounds[t] = distance
     return bounds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Describes one way to bound how a round moves two uploads apart: by stretch d + shift.
+    """Describes one way to bound how far a round moves two uploads apart: to stretch d + shift.
 
     Attributes:
-        stretch: What the distance of the models is multiplied by.
-        shift: The distance added to it.
-        shared: Whether the shift is the attacked client's alone.
+        stretch: The factor by which the distance of the models is multiplied.
+        shift: The distance that is added.
+        shared: Whether only the attacked client's upload shifts.
     """
 
     stretch: float
@@ -122,21 +117,21 @@ class Move:
         )
 
     def stretch_distance(self, distance: float) -> float:
-        """Returns what a round leaves of the distance of the models.
+        """Returns the stretched distance of the models.
 
         Args:
-            distance: The distance before.
+            distance: The distance before the round.
         """
-        # Nothing of none, even if the stretch overflowed: infinity times zero is not a number.
+        # A distance of 0 stays 0, even if the stretch overflowed: infinity times 0 is a NaN.
         if distance > 0:
             return self.stretch * distance
         return 0.0
 
     def move_others(self, distance: float) -> float:
-        """Returns how far apart the uploads of a client with equal records come.
+        """Returns the bound on the distance of two uploads of a client with equal records.
 
         Args:
-            distance: The distance of the models before.
+            distance: The distance of the models before the round.
         """
         stretched = self.stretch_distance(distance)
         # Equal models trained in the same way on equal records stay equal.
@@ -145,7 +140,7 @@ class Move:
         return stretched + self.shift
 
 
-# The bound after one round: (rule, bound before, moves, attacked share, participants) to it.
+# Functions from (rule, distance before, moves, attacked share, participants) to the distance after.
 NEXT_DISTANCES: Registry[Callable[[Any, float, Sequence[Move], float, int], float]] = Registry(
     "distance of twins", "aggregation", Aggregation
 )
@@ -154,14 +149,14 @@ NEXT_DISTANCES: Registry[Callable[[Any, float, Sequence[Move], float, int], floa
 def next_distance(
     rule: Aggregation, distance: float, moves: Sequence[Move], share: float, participants: int
 ) -> float:
-    """Returns the bound on what one round joins, from the bound before; the mixing comes after it.
+    """Returns the bound on the distance of the joined uploads of one round, before any mixing.
 
     Args:
-        rule: How uploads are joined.
-        distance: The bound before.
-        moves: All ways to bound the round that are known; each holds, so the smallest does.
-        share: The attacked client's weight, 0 if it does not take part.
-        participants: How many clients take part.
+        rule: The aggregation.
+        distance: The bound on the distance before the round.
+        moves: All known ways to bound the moves of the round; each holds, so the smallest does.
+        share: The attacked client's weight in the mean; 0 if it does not take part.
+        participants: The number of clients that take part.
 
     Returns:
         The bound after the round.
@@ -186,7 +181,7 @@ def _mean_distance(
 ) -> float:
     attacked = min(move.stretch_distance(distance) + move.shift for move in moves)
     others = min(move.move_others(distance) for move in moves)
-    # A weight of 0 is left out: a bound that overflowed would make it NaN.
+    # A weight of 0 is skipped: times a bound that overflowed it would be a NaN.
     mean = 0.0
     if share > 0:
         mean += share * attacked
@@ -210,8 +205,8 @@ def _refuse_distance(
 
 
 def _follow_median(distance: float, move: Move, attacked: bool, participants: int) -> float:
-    # Uploads of clipped steps are the model plus something bounded: the model's move is common to
-    # all, and a median follows it.
+    # An upload of clipped steps is the model plus something bounded. All uploads share the model's
+    # move, which a median follows.
     common = 0.0
     if not move.shared:
         common = move.stretch_distance(distance)
@@ -219,6 +214,6 @@ def _follow_median(distance: float, move: Move, attacked: bool, participants: in
     if attacked:
         attacked_rest = move.stretch_distance(distance) - common + move.shift
     other_rest = move.move_others(distance) - common
-    # The medians of two tables differ by no more than the tables do, as one vector in the l2 norm.
+    # Medians of two tables differ by no more than the tables do, in the l2 norm of all entries.
     others = participants - attacked
     return common + math.hypot(attacked_rest, math.sqrt(others) * other_rest)

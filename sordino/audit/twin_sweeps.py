@@ -1,8 +1,8 @@
 """Measures the distance of twins, round by round, over seeds and over values of a protocol's key.
 
-That distance is what convergent-dp calls sensitivity (Figure 2, Tables 5, 7, 9 and 12). It is an
-observation about one pair of data sets; a promise covers the worst pair. The largest distance that
-any twins can have is given next to it.
+The paper convergent-dp calls this distance sensitivity (Figure 2, Tables 5, 7, 9 and 12). It is an
+observation about one pair of data sets, whereas a guarantee covers the worst pair; so the largest
+distance that any twins can have is given next to it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from sordino.protocol import (
 from sordino.protocol.file import read_override, toml_value
 from sordino.protocol.spelling import one_of, suggest_spelling
 
-# The keys that can be varied, with their default values: alpha of Figure 2 and Table 5, schedules
-# of Table 9, m and S of Table 12. The text of convergent-dp names no K and V of Figure 2 but the
-# general K = 5, V = 10; these are around it.
+# The keys with default values: alpha of Figure 2 and Table 5, schedules of Table 9, m and S of
+# Table 12. For K and V of Figure 2 convergent-dp states no values but its general K = 5, V = 10;
+# the ones here lie around these.
 SWEEPS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "federation.clients": (20, 50, 80),
@@ -58,7 +58,7 @@ class Sensitivity:
         value: The value of the swept key; None if nothing was swept.
         distances: The distances, one seed per row, one round per column.
         bound: The largest possible distance after every round.
-        accuracies: Accuracy of the final model for every seed; NaN if it was not scored.
+        accuracies: The accuracy of the final model for every seed; NaN if it was not scored.
     """
 
     value: Any
@@ -118,8 +118,8 @@ def measure_sensitivity(  # noqa: PLR0913  (every option has a name and a defaul
 
     Args:
         protocol: The protocol that is trained.
-        seeds: How many seeds; each costs two trainings.
-        value: The value of the swept key, to be kept with the result.
+        seeds: The number of seeds; each takes two trainings.
+        value: The value of the swept key, which is kept with the result.
         replaced: Which record differs between the twins, and by what it is replaced.
         data: Data in place of the protocol's.
         model: A model in place of the protocol's.
@@ -170,8 +170,8 @@ def explain_zeros(rows: Iterable[Sensitivity]) -> str | None:
     if all(row.largest[-1] > 0 for row in rows):
         return None
     return (
-        "A distance of 0: the record was not drawn into any minibatch, or its client into any "
-        "round. More rounds, steps or seeds, or larger batches, show it."
+        "A distance of 0 means that the record was not drawn into any minibatch, or its client "
+        "into any round. More rounds, steps or seeds, or larger batches, show it."
     )
 
 
@@ -179,7 +179,7 @@ def refuse_bad_seeds(seeds: int) -> None:
     """Refuses anything that is not a number of seeds.
 
     Args:
-        seeds: The number that was asked for.
+        seeds: The number that was given.
 
     Raises:
         InvalidValue: It is not a whole number of at least 1.
@@ -200,7 +200,12 @@ def advance_seed(protocol: Protocol, steps: int) -> Protocol:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """Holds the protocol with the swept key set to a value."""
+    """Holds the protocol with the swept key set to a value.
+
+    Attributes:
+        value: The value, in its normal form; None if nothing is swept.
+        protocol: The protocol with that value.
+    """
 
     value: Any
     protocol: Protocol
@@ -213,7 +218,7 @@ def make_variants(
 
     Args:
         protocol: The protocol that is varied.
-        key: Any key of the file; None for the protocol by itself.
+        key: Any key of the file; None for the unchanged protocol.
         values: Numbers, words or tables, as in the file; keys of `SWEEPS` have some by default. A
             word for `local.schedule` is its kind, and keeps the rate.
 
@@ -249,7 +254,7 @@ def _make_variant(protocol: Protocol, key: str, value: Any) -> Variant:
     if key == "local.proximal":
         _refuse_unpulled(protocol.local)
     text = value if isinstance(value, str) else toml_value(value)
-    # A word is the kind of a schedule, which keeps its rate; a table is all of a schedule.
+    # A word is the kind of a schedule, which keeps its rate; a table is a complete schedule.
     is_kind = key == "local.schedule" and type(read_override(text)) is str
     path = f"{key}.kind" if is_kind else key
     # alpha = 0 is FedAvg, so a sweep over alpha turns FedAvg into FedProx.
@@ -261,7 +266,7 @@ def _make_variant(protocol: Protocol, key: str, value: Any) -> Variant:
 
 
 def _refuse_unpulled(rule: LocalRule) -> None:
-    """Refuses to vary the pull of a rule that fedprox cannot take the place of."""
+    """Refuses to vary the pull of a rule that fedprox cannot replace."""
     keys = {one.name for one in fields(rule)}
     if not keys <= {one.name for one in fields(FedProx)}:
         raise UserError(
@@ -271,10 +276,10 @@ def _refuse_unpulled(rule: LocalRule) -> None:
 
 
 def _read_value(protocol: Protocol, path: str) -> Any:
-    """Returns what the protocol has under a path of keys, in its normal form."""
+    """Returns the value under a path of keys of the protocol's file, in its normal form."""
     found: Any = tomllib.loads(dumps(protocol))
     for name in path.split("."):
-        # An entry that may be left out and is has no parts.
+        # An optional table that was left out has no entries.
         found = found.get(name) if isinstance(found, dict) else None
     return found
 
@@ -299,9 +304,9 @@ def sweep_key(  # noqa: PLR0913  (every option has a name and a default)
 
     Args:
         protocol: The protocol that is varied.
-        key: Any key of the file; None for the protocol by itself.
+        key: Any key of the file; None for the unchanged protocol.
         values: Numbers or words, as in the file; keys of `SWEEPS` have some by default.
-        seeds: How many seeds per value.
+        seeds: The number of seeds per value.
         replaced: Which record differs between the twins, and by what it is replaced.
         data: Data in place of the protocol's.
         model: A model in place of the protocol's.
@@ -323,7 +328,7 @@ def sweep_key(  # noqa: PLR0913  (every option has a name and a default)
     refuse_bad_seeds(seeds)
     plans = make_variants(protocol, key, values)
     if key == "model.name" and model is not None:
-        raise UserError("model.name cannot vary while a model is handed over: leave out model=.")
+        raise UserError("model.name cannot vary if a model is passed: leave out model=.")
     source = data if data is not None else load_named_data(protocol)
     for variant in plans:
         make_twins(prepare(advance_seed(variant.protocol, 0), data=source, model=model), replaced)

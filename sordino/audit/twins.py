@@ -1,9 +1,9 @@
 """Trains twins: two federations that differ in one record and share every draw.
 
 Twins are a federation and its neighbour: one record of one client is replaced, or all of that
-client's records. Minibatches, noise and cohorts are the same, so in the difference of the two
-models the noise cancels, and the rest is due to the data. The distance is held against the largest
-one that the sensitivity of uploads allows.
+client's records. Minibatches, noise and participants are the same, so the noise cancels in the
+difference of the two models, and what remains is due to the data. The distance is compared with the
+largest one that the sensitivity of uploads allows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Replaced:
 
     Attributes:
         client: The attacked client.
-        record: The record's place among the client's; of no meaning where all are replaced.
+        record: The place of the record among the client's; ignored if all are replaced.
         unit: "record" or "client".
 
     Example:
@@ -51,12 +51,12 @@ class Replaced:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Twins:
-    """Holds two federations that differ in what was replaced; the keys of all draws are the same.
+    """Holds two federations that differ in their data and share the keys of all draws.
 
     Attributes:
-        one: The federation as it is.
+        one: The federation with its own records.
         other: Its neighbour.
-        replaced: What differs.
+        replaced: The records that differ.
     """
 
     one: Setup
@@ -66,11 +66,11 @@ class Twins:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwinRun:
-    """Holds what became of twins.
+    """The outcome of training twins.
 
     Attributes:
         distances: The distance of the two models after every round.
-        accuracy: The first twin's, if it was scored.
+        accuracy: The accuracy of the first twin's last model; None if it was not scored.
     """
 
     distances: np.ndarray
@@ -85,7 +85,7 @@ def make_twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
 
     Args:
         setup: The federation.
-        replaced: What differs; by default the first record of the first client.
+        replaced: The records that differ; by default the first record of the first client.
 
     Returns:
         Both federations.
@@ -124,71 +124,71 @@ def make_twins(setup: Setup, replaced: Replaced | None = None) -> Twins:
         train = negate_images(setup.train, chosen, setup.outputs)
     else:
         train = move_targets(setup.train, chosen)
-    # The keys are copied with the rest: equal draws are what makes the noise cancel.
+    # The keys stay the same: the noise cancels because both twins draw the same.
     return Twins(one=setup, other=replace(setup, train=train), replaced=replaced)
 
 
 def refuse_unbounded(protocol: Protocol) -> None:
     """Refuses protocols for which no bound on the distance of twins is known.
 
-    It is known for clipped steps and a mean or a median of uploads.
+    A bound is known for clipped steps and a mean or a median of uploads.
 
     Args:
         protocol: The federation that is audited.
 
     Raises:
-        UserError: It says what can be measured.
+        UserError: No bound is known; the message says what can be measured.
     """
     release = protocol.release
     rule = protocol.aggregation
     # Control variates, personal models and penalties carry a difference of the twins from round to
-    # round with the model, and a bend is trained by steps that nobody clips.
+    # round, in addition to the model; a bend is trained by steps that are not clipped.
     carried = protocol.penalty or protocol.local.corrected or protocol.keeps_models
     bent = rule.public is not None
-    # The recursion below counts clipped steps: a whole clipped update and noise within the steps
-    # move two uploads apart by other amounts.
+    # `twin_distances` is about clipped steps: a clipped update, and noise within the steps, move
+    # two uploads apart by other amounts.
     other_steps = release.clips_update or release.in_steps
     other_noise = release.at_server
     if other_steps or rule.fixed_denominator or carried or bent or other_noise:
         raise UserError(
-            "--sensitivity measures clipped steps under noise at the client, joined by a mean of "
-            "who took part or a median."
+            "--sensitivity measures clipped steps under noise at the client, joined by a median, "
+            "or by a mean over those who took part."
         )
-    # What rounding does to the distance of two models from round to round is not known.
+    # No bound is known on how far rounding drives two models apart.
     if release.integers:
         raise UserError(
-            "--sensitivity has no bound for uploads that are rounded to integers, as fresh noise "
-            'has them (noise.secure = true): set noise.arithmetic = "floats".'
+            "--sensitivity has no bound for uploads that are rounded to integers, the default of "
+            'noise.secure = true: set noise.arithmetic = "floats".'
         )
 
 
 def negate_images(train: Tensors, rows: torch.Tensor, classes: int) -> Tensors:
-    """Returns the records with some rows as negative images, light for dark, under the next label.
+    """Returns the records with some of them as negative images, under the next label.
 
     Args:
         train: The records.
-        rows: The numbers of the rows.
-        classes: How many labels there are.
+        rows: The row numbers of the records.
+        classes: The number of labels.
 
     Returns:
         New records; the given ones stay as they are.
     """
     x = train.x.clone()
     y = train.y.clone()
-    # In this order bytes stay bytes: no intermediate value leaves their range.
+    # In this order no intermediate value leaves the range of bytes.
     x[rows] = (x.max() - x[rows]) + x.min()
     y[rows] = (y[rows] + 1) % classes
     return replace(train, x=x, y=y)
 
 
 def move_targets(train: Tensors, rows: torch.Tensor) -> Tensors:
-    """Returns the records with the targets of some rows at the far end of all targets.
+    """Returns the records with the targets of some of them at the far end of all targets.
 
-    Where all targets are equal, they are moved by one.
+    If all targets are equal, they are moved by one.
 
     Args:
         train: The records.
-        rows: The numbers of the rows.
+        rows: The row numbers of the records.
 
     Returns:
         New records; the given ones stay as they are.
@@ -205,7 +205,7 @@ def move_targets(train: Tensors, rows: torch.Tensor) -> Tensors:
 def draw_cohorts(setup: Setup) -> Iterator[np.ndarray]:
     """Yields the participants of every round, as in training.
 
-    A budget of the run as a whole does not end it: nothing is released here.
+    The budget of the whole run is ignored, since nothing is released here.
 
     Args:
         setup: The federation.
@@ -226,7 +226,7 @@ def play_models(setup: Setup, engine: Engine) -> Iterator[np.ndarray]:
 
     Args:
         setup: The federation.
-        engine: What trains its clients.
+        engine: The engine that trains its clients.
 
     Yields:
         The weights after a round.
@@ -246,20 +246,19 @@ def train_twins(
 ) -> TwinRun:
     """Trains both twins in lock step and measures their distance after every round.
 
-    No more than two models are held. The two take turns with as many workers as there are cores, so
-    every core is busy, and one twin's wait while the other works. Both have the same engine. From
-    the round on in which a model is no longer finite, the distance is infinite.
+    Only two models are in memory. Both twins have the same engine and take turns, so each may use
+    all cores. From the first round with a model that is not finite, the distance is infinite.
 
     Args:
         pair: The twins.
         engine: "auto", "native" or "torch".
-        workers: How many processes or threads each has; None for one per core.
-        score: Whether the accuracy of the first twin's last model is taken, on the test records
+        workers: How many processes or threads train each twin; None for one per core.
+        score: Whether the last model of the first twin is scored on the test records
             (`Setup.tested_on`).
         on_round: Called after every round.
 
     Returns:
-        The distances, and the accuracy if it was wanted.
+        The distances, and the accuracy if the model was scored.
 
     Example:
         >>> train_twins(make_twins(setup)).distances  # doctest: +SKIP
@@ -276,7 +275,7 @@ def train_twins(
             zip(play_models(pair.one, first), play_models(pair.other, second), strict=True)
         ):
             distance = float(np.linalg.norm(one.astype(np.float64) - other.astype(np.float64)))
-            # A diverged model stays diverged; the distances to come are infinite already.
+            # A diverged model stays diverged; the distances to come are already set to infinity.
             if not math.isfinite(distance):
                 break
             distances[t] = distance

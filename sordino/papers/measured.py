@@ -15,7 +15,7 @@ import numpy as np
 
 from sordino.audit.audit_subject import choose_seed
 from sordino.audit.auditing import audit
-from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of
+from sordino.audit.game import CHUNK, WorstCaseGame, make_chunks
 from sordino.audit.lower_bounds import FIRM, Scores, count_needed_trainings, find_largest_mu
 from sordino.audit.verdict import Claim, Finding, judge_scores
 from sordino.federation.processors import single_threaded
@@ -182,7 +182,7 @@ def choose_refuting_trainings(published: float, certified: float) -> int:
         (1000, 16000)
     """
     # Capped, since the trainings needed grow fast with mu; the loop adds what the claim needs.
-    trainings = max(LEAST_TRAININGS, count_needed_trainings(min(certified, 3.0), 0.25))
+    trainings = max(LEAST_TRAININGS, count_needed_trainings(min(certified, 3.0), 0.25) or 0)
     # A margin of 2 %, since a bound exactly at the claim would not refute it.
     while find_largest_mu(trainings, FIRM) < 1.02 * published and trainings < MOST_TRAININGS:
         trainings *= 2
@@ -285,7 +285,7 @@ def measure_in_steps(
     claim = Claim(name=verdict.claim.name, mu=verdict.published)
     # A power of two, since the trainings of a chunk must share a keystream.
     size = min(CHUNK, 1 << max(4, (trainings // steps).bit_length() - 1))
-    chunks = sorted(chunks_of(trainings, size), key=lambda chunk: chunk.start)
+    chunks = sorted(make_chunks(trainings, size), key=lambda chunk: chunk.start)
     sides: dict[tuple[int, int], list[np.ndarray]] = {
         (half, side): [] for half in (0, 1) for side in (0, 1)
     }

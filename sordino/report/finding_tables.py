@@ -259,6 +259,9 @@ def advice(finding: Finding, promised: float) -> str:
         return " More canaries, or many trainings instead of one, show more."
     if promised <= FEASIBLE_MU:
         needed = count_needed_trainings(promised, 0.9)
+        # A bound this small is beyond any number of trainings.
+        if needed is None:
+            return ""
         return f" About {needed:,} trainings on each side show 90 % of it, if it is attained."
     if math.isinf(promised):
         return ""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sordino.audit.game import WorstCaseGame, play_all
 from sordino.audit.lower_bounds import Scores
-from sordino.audit.noise_report import noise_report
+from sordino.audit.noise_report import report_noise
 from sordino.audit.verdict import Claim, Finding, judge_scores
 from sordino.engines import table_engine, torch_engine
 from sordino.engines.row_clients import RowClients
@@ -63,7 +63,7 @@ def found(game: WorstCaseGame, claims: tuple[Claim, ...] = (), kept: int = KEPT)
         claims,
         1e-5,
         game.description,
-        noise_report(game.protocol, game.noises, np.concatenate(noise), np.max(strays, axis=0)),
+        report_noise(game.protocol, game.noises, np.concatenate(noise), np.max(strays, axis=0)),
     )
 
 

@@ -22,7 +22,7 @@ from sordino.audit.lower_bounds import (
     limit_errors,
     measure_error_rates,
 )
-from sordino.audit.timed_play import TimePlan, chunks_of_half
+from sordino.audit.timed_play import TimePlan, make_half_chunks
 from sordino.audit.verdict import Claim, is_clear
 from sordino.privacy.certify import certify
 from sordino.protocol import InvalidValue, UserError
@@ -134,7 +134,7 @@ def test_the_threshold_is_that_of_the_first_batch_alone() -> None:
 
 
 def test_chunks_of_a_half_lie_in_one_group_of_lanes_and_alternate() -> None:
-    chunks = chunks_of_half(1, 0, 3 * LANES, 2048)
+    chunks = make_half_chunks(1, 0, 3 * LANES, 2048)
     assert [chunk.side for chunk in chunks[:4]] == [0, 1, 0, 1]
     assert {chunk.half for chunk in chunks} == {1}
     for chunk in chunks:
@@ -182,9 +182,10 @@ def test_an_audit_by_time_is_resumed(tmp_path, monkeypatch) -> None:
     assert (folder / "plan.json").read_bytes() == kept
     for name, scores in before.items():
         assert (folder / "scores" / name).read_bytes() == scores
-    (folder / "plan.json").write_text("[1, 2")
-    with pytest.raises(UserError, match="damaged"):
-        resume_audit(folder, workers=1)
+    for damaged in ("[1, 2", '{"choosing": 128}', '{"choosing": 128, "judging": 128, "step": 0}'):
+        (folder / "plan.json").write_text(damaged)
+        with pytest.raises(UserError, match="damaged"):
+            resume_audit(folder, workers=1)
 
 
 @pytest.mark.parametrize("minutes", [0, -1, math.nan, math.inf, "1", True, 1e9])
@@ -213,6 +214,6 @@ def test_trainings_that_choose_are_cut_as_they_were_played(together) -> None:
     done, first = 0, min(timed_play.FIRST, together)
     while done < 8192:
         more = max(done, first)
-        played += chunks_of_half(0, done, done + more, together)
+        played += make_half_chunks(0, done, done + more, together)
         done += more
-        assert timed_play.choosing_chunks(together, done) == played
+        assert timed_play.make_choosing_chunks(together, done) == played

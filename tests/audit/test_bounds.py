@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from sordino.audit.audit_plan import refuse_too_few
 from sordino.audit.lower_bounds import (
     REFUTING,
     ErrorLimits,
@@ -22,9 +23,10 @@ from sordino.audit.lower_bounds import (
     predict_mu_bound,
 )
 from sordino.privacy.amplification.subsampling import compose_poisson_batches
+from sordino.privacy.certify import certify
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.curves.mixtures import mix_gaussians
-from sordino.protocol import UserError
+from sordino.protocol import Constant, FedAvg, Gaussian, Protocol, UserError
 
 
 def normal_scores(generator: np.random.Generator, mu: float, trainings: int) -> Scores:
@@ -156,6 +158,24 @@ def test_the_trainings_needed_are_the_fewest(mu, share) -> None:
         measure_error_rates(normal_scores(generator, mu, needed), "mu").mu / mu for _ in range(40)
     ]
     assert abs(np.median(shown) - share) < 0.35
+
+
+@pytest.mark.parametrize(
+    ("sigma", "advice"),
+    [
+        (0.0, "At least 6 on each side are needed."),
+        (0.001, "At least 6 on each side are needed."),
+        (0.1, "At least 8 on each side are needed, 678 to show 90 % of it."),
+        (1e10, "too small to be measured by any number of trainings"),
+    ],
+)
+def test_too_few_trainings_are_refused_with_the_number_that_would_do(sigma, advice) -> None:
+    rule = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+    plan = Protocol(clients=3, rounds=2, local=rule, noise=Gaussian(sigma=sigma))
+    certified = certify(plan, "server", "record", delta=1e-5)
+    with pytest.raises(UserError, match="trainings = 5: too few to conclude anything") as refusal:
+        refuse_too_few(5, certified)
+    assert advice in str(refusal.value)
 
 
 def test_failed_trainings_and_empty_sides() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sordino.audit import game
 from sordino.audit.auditing import audit
-from sordino.audit.observation import more_than_seen
+from sordino.audit.observation import describe_beyond_view
 from sordino.cli.main import run
 from sordino.protocol import Protocol, View, override_keys
 from tests.test_examples import EXAMPLES, example
@@ -69,13 +69,13 @@ def small(name: str) -> Protocol:
 @pytest.mark.parametrize("unit", VIEWS)
 def test_every_example_is_audited_in_every_view(name, unit, tmp_path) -> None:
     protocol, shown = small(name), []
-    for view in (VIEWS if more_than_seen(protocol, View.ROUNDS) == "" else ONE_GAME)[unit]:
+    for view in (VIEWS if describe_beyond_view(protocol, View.ROUNDS) == "" else ONE_GAME)[unit]:
         finding = audit(
             protocol, view, unit, trainings=200, folder=tmp_path / view.replace(":", "-"), workers=1
         )
         assert not finding.contradicted, (view, finding.verdict, str(finding.residuals))
         assert finding.epsilon_lower <= finding.certified.epsilon(1e-5)
-        assert finding.given == more_than_seen(
+        assert finding.given == describe_beyond_view(
             protocol, View.parse(view), unit, protocol.stated_sizes
         )
         shown.append(finding.mu_lower)
@@ -110,7 +110,7 @@ def test_the_command_audits_them(name, tmp_path, monkeypatch, capfd) -> None:
     assert found["verdict"] in ("holds", "not tested")
     assert (
         found["given"]
-        == more_than_seen(small(name), View.STRONG, sizes=small(name).stated_sizes)
+        == describe_beyond_view(small(name), View.STRONG, sizes=small(name).stated_sizes)
         != ""
     )
     assert found["mu_lower"] > 0

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sordino.audit.game import WorstCaseGame
 from sordino.audit.lower_bounds import REFUTING, Scores, measure_error_rates
-from sordino.audit.noise.residual_tests import residual_tests
+from sordino.audit.noise.residual_tests import examine_residuals
 from sordino.audit.verdict import Claim, Finding
 from sordino.audit.worst_cases.neighbours import Pair
 from sordino.audit.worst_cases.synthetic_losses import ManySyntheticLosses
@@ -523,7 +523,7 @@ def test_the_residual_test_finds_nothing_wrong_with_that_noise() -> None:
     """What is wrong is the claim."""
     for seed in SEEDS:
         noise = np.random.default_rng(seed).laplace(size=(200, 1, 1, 16))
-        assert residual_tests(noise, law=laplace_law(1.0)).failed == ()
+        assert examine_residuals(noise, law=laplace_law(1.0)).failed == ()
 
 
 STAIRS = StaircaseDensity(step=1.0, width=1.0, nu=0.5)
@@ -584,9 +584,9 @@ def test_a_staircase_whose_geometric_starts_elsewhere_is_not_worth_its_epsilon(s
             first: staircase_noise(np.random.default_rng(seed), (200, 1, 1, 16), first)
             for first in (0, start)
         }
-        failed = {test.name for test in residual_tests(noise[start], law=law).failed}
+        failed = {test.name for test in examine_residuals(noise[start], law=law).failed}
         assert {"shares of values", "distribution of values"} <= failed
-        assert residual_tests(noise[0], law=law).failed == ()
+        assert examine_residuals(noise[0], law=law).failed == ()
 
 
 @pytest.mark.parametrize("start", [0, 1, -1])

@@ -9,7 +9,7 @@ from scipy import stats
 
 from sordino.audit.adversaries.likelihood_ratio import Adversary
 from sordino.audit.auditing import audit
-from sordino.audit.game import CHUNK, WorstCaseGame, chunks_of, play_all
+from sordino.audit.game import CHUNK, WorstCaseGame, make_chunks, play_all
 from sordino.audit.lower_bounds import ErrorLimits, Scores, measure_error_rates
 from sordino.audit.repeated_work import TableWork
 from sordino.audit.verdict import Claim
@@ -353,7 +353,7 @@ def test_scores_of_a_hidden_draw_are_those_of_its_mixture(adjacency) -> None:
 
 
 def test_halves_and_sides_never_share_a_draw() -> None:
-    chunks = chunks_of(CHUNK + 10, CHUNK)
+    chunks = make_chunks(CHUNK + 10, CHUNK)
     numbers = [n for chunk in chunks for n in (chunk.trainings.start, chunk.trainings.stop - 1)]
     assert len(set(numbers)) == len(numbers) == 16
     assert 0 not in numbers

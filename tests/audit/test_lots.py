@@ -6,12 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
-from sordino import Constant, Data, DpSgd, Gaussian, Privacy, Protocol, ServerAdam
+from sordino import Constant, Data, DpSgd, Gaussian, Model, Privacy, Protocol, ServerAdam
+from sordino.audit.audit_subject import Subject, add_real_data, certify_subject
 from sordino.audit.auditing import audit
 from sordino.audit.verdict import Finding
 from sordino.federation import upload
+from sordino.privacy.curves import gaussian
 
 PLAN = Protocol(
     seed=2,
@@ -75,3 +79,42 @@ def test_a_share_that_is_too_small_is_noticed(
     )
     broken = played(plan, tmp_path / "b", "rounds", trainings=1500)
     assert broken.contradicted
+
+
+AMONG_DIGITS = replace(
+    PLAN,
+    clients=2,
+    rounds=12,
+    local=replace(PLAN.local, batch=40),
+    data=Data(name="digits"),
+    model=Model(name="logistic"),
+)
+
+
+@pytest.mark.parametrize("view", ["server", "rounds"])
+def test_a_canary_is_compared_with_the_bound_for_lots_that_are_seen(view: str) -> None:
+    """Its adversary repeats a client's work and so knows every lot: it may show more than the bound
+    for lots that nobody sees."""
+    rounds = tuple(range(AMONG_DIGITS.rounds))
+    subject = add_real_data(Subject(protocol=AMONG_DIGITS, rounds=rounds), "crafted", None, None)
+    told = certify_subject(subject, view, "record", 1e-5, canary="crafted")
+    unseen = certify_subject(subject, view, "record", 1e-5)
+    sizes = subject.sizes
+    assert sizes is not None
+    # The server sees single uploads, each under one of two shares of the noise.
+    shares = 1 if view == "server" else 2
+    move = 1 / (0.7 * (shares / 2) ** 0.5)
+    drawn = stats.binom(12, 40 / np.mean(sizes))
+    for epsilon in (0.5, 1.0, 2.0):
+        exact = sum(
+            drawn.pmf(times) * gaussian.delta(move * times**0.5, epsilon) for times in range(1, 13)
+        )
+        assert unseen.delta(epsilon) < exact <= told.delta(epsilon)
+
+
+@pytest.mark.slow
+def test_a_true_bound_is_not_refuted_by_a_canary_whose_lots_are_known(tmp_path: Path) -> None:
+    found = played(AMONG_DIGITS, tmp_path, "server", canary="crafted", trainings=300)
+    assert found.given == "the records of every batch"
+    assert found.mu_lower > 1.5
+    assert not found.contradicted

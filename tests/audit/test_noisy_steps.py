@@ -13,7 +13,8 @@ from scipy import stats
 from sordino.audit import game
 from sordino.audit.adversaries.step_ratio import StepAdversary
 from sordino.audit.auditing import audit
-from sordino.audit.observation import find_given_observation, more_than_seen
+from sordino.audit.noise_report import shows_noise
+from sordino.audit.observation import describe_beyond_view, find_given_observation
 from sordino.audit.round_table import RoundTable
 from sordino.audit.verdict import Claim, Finding
 from sordino.audit.worst_cases.noisy_step_pair import COMPANY
@@ -272,9 +273,10 @@ def test_who_is_given_what() -> None:
         assert all(
             find_given_observation(protocol, view) == Observation.UPLOADS for protocol in uploads
         )
-        assert more_than_seen(plain, view) == ""
+        assert describe_beyond_view(plain, view) == ""
         assert all(
-            (more_than_seen(protocol, view) == "") == (view == View.SERVER) for protocol in uploads
+            (describe_beyond_view(protocol, view) == "") == (view == View.SERVER)
+            for protocol in uploads
         )
     # That is right only because certify has one bound for all views there.
     for protocol in (*uploads, noisy()):
@@ -454,3 +456,24 @@ def test_rounds_of_absent_clients_score_nothing() -> None:
     assert np.array_equal(adversary.scores != 0, seen.present[:, 0])
     assert isinstance(seen, RoundTable)
     assert math.isfinite(adversary.scores.sum())
+
+
+@pytest.mark.parametrize("diverged", [0, 2])
+def test_noise_is_not_tested_if_any_client_has_diverged(diverged: int) -> None:
+    protocol = Protocol(clients=3, rounds=1, local=rule(), noise=Gaussian(multiplier=1.0))
+    setup = noisy_pair(protocol, "record", (8,) * 3, KEY, {}).zero
+    weights = np.zeros((1, 2), dtype=np.float32)
+    means = {client: np.ones((1, 3, 2), dtype=np.float32) for client in range(3)}
+    seen = RoundTable(
+        round=0,
+        before=weights,
+        broadcast=weights,
+        present=np.ones((1, 3), dtype=bool),
+        uploads=np.zeros((3, 1, 2), dtype=np.float32),
+        joined=weights,
+        after=weights,
+        means=means,
+    )
+    assert shows_noise(seen, setup, 1)
+    means[diverged][0, 1] = np.nan
+    assert not shows_noise(seen, setup, 1)

@@ -19,7 +19,7 @@ from sordino.audit.noise.normal_scores import Sample
 from sordino.audit.noise.residual_tests import (
     Law,
     ResidualReport,
-    residual_tests,
+    examine_residuals,
 )
 from sordino.federation.upload import noisy_upload
 from sordino.mechanisms.laplace_noise import laplace_law
@@ -79,7 +79,7 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_correct_noise_passes(shape) -> None:
     assert [
-        seed for seed in range(25) if residual_tests(draws(seed).normal(size=shape)).failed
+        seed for seed in range(25) if examine_residuals(draws(seed).normal(size=shape)).failed
     ] == []
 
 
@@ -88,7 +88,7 @@ def test_rounding_to_float32_is_no_failure(mean) -> None:
     """The worst case: all means are equal, so that all residuals lie on one lattice."""
     noise = draws().normal(size=(40, 10, 10, 50))
     residuals = (noise + mean).astype(np.float32).astype(float) - mean
-    assert residual_tests(residuals).failed == ()
+    assert examine_residuals(residuals).failed == ()
 
 
 def test_a_sample_of_any_claimed_law_passes_and_fails_the_other_laws() -> None:
@@ -102,7 +102,7 @@ def test_a_sample_of_any_claimed_law_passes_and_fails_the_other_laws() -> None:
         staircase_law(StaircaseDensity(**STAIRS)): staircase_draws(generator, shape),
     }
     for (claimed, _), (true, sample) in itertools.product(samples.items(), samples.items()):
-        assert bool(residual_tests(sample, law=claimed).failed) == (claimed is not true), (
+        assert bool(examine_residuals(sample, law=claimed).failed) == (claimed is not true), (
             claimed.name,
             true.name,
         )
@@ -114,7 +114,7 @@ def test_partial_participation(missing) -> None:
         generator = draws(seed)
         taken = generator.random((6, 8, 5)) > missing
         residuals = np.where(taken[..., None], generator.normal(size=(6, 8, 5, 10)), np.nan)
-        report = residual_tests(residuals, taken=taken)
+        report = examine_residuals(residuals, taken=taken)
         assert report.failed == ()
         assert report.values == 10 * taken.sum()
 
@@ -135,8 +135,8 @@ def test_the_uploads_of_a_client_pass_and_a_stream_that_forgets_the_round_does_n
             out[training, round, client] = noisy_upload(weights, noise, stream) - weights.numpy()
         return out
 
-    assert residual_tests(residuals(remembers=True), law=normal_law(noise.sigma)).failed == ()
-    assert names(residual_tests(residuals(remembers=False), law=normal_law(noise.sigma))) >= {
+    assert examine_residuals(residuals(remembers=True), law=normal_law(noise.sigma)).failed == ()
+    assert names(examine_residuals(residuals(remembers=False), law=normal_law(noise.sigma))) >= {
         "correlation of rounds",
         "repetition of 8 values",
     }
@@ -153,8 +153,8 @@ def test_p_values_are_calibrated() -> None:
         generator = draws(seed)
         noise, taken = generator.normal(size=(26, 3, 2, 4)), generator.random((26, 3, 2)) < 0.8
         for label, report in (
-            ("", residual_tests(noise)),
-            ("partly ", residual_tests(noise, taken=taken)),
+            ("", examine_residuals(noise)),
+            ("partly ", examine_residuals(noise, taken=taken)),
         ):
             for name, p in p_values(report).items():
                 found[label + name].append(p)
@@ -177,7 +177,7 @@ def test_p_values_are_calibrated() -> None:
 
 def test_p_values_of_moments_are_those_of_scipy() -> None:
     noise = draws().normal(scale=1.05, size=(3, 4, 5, 6))
-    found = p_values(residual_tests(noise))
+    found = p_values(examine_residuals(noise))
     for name, axes in (
         ("", (0, 1, 2, 3)),
         (" by coordinate", (0, 1, 2)),
@@ -228,7 +228,7 @@ def test_correlation_is_that_of_a_loop_over_pairs_with_students_t(name, axes) ->
             expected.append(
                 2 * stats.t.sf(abs(r) * math.sqrt((both.sum() - 1) / (1 - r * r)), both.sum() - 1)
             )
-    found = p_values(residual_tests(noise, taken=taken))[f"correlation of {name}"]
+    found = p_values(examine_residuals(noise, taken=taken))[f"correlation of {name}"]
     # Among pairs with unequal overlaps the smallest p-value is looked for by a proxy: never below, hardly above it.
     least = min(1.0, len(expected) * min(expected))
     assert least * (1 - 1e-9) <= found <= min(1.0, 3 * least)
@@ -239,7 +239,7 @@ def test_correlation_is_that_of_a_loop_over_pairs_with_students_t(name, axes) ->
 def test_the_distribution_bound_is_above_the_exact_one_and_near_it() -> None:
     noise = draws().normal(scale=1.3, size=(1, 1, 4, 100))
     exact = stats.kstest(noise.ravel(), "norm").pvalue
-    assert exact <= p_values(residual_tests(noise))["distribution of values"] <= 3 * exact
+    assert exact <= p_values(examine_residuals(noise))["distribution of values"] <= 3 * exact
 
 
 @pytest.mark.parametrize("bias", [-0.3, 0.3])
@@ -248,7 +248,9 @@ def test_shares_are_binomial_with_a_little_room_for_rounding(bias) -> None:
         draws().normal(size=(1, 1, 1, 100)) + bias
     )  # few enough for two intervals only, each of which is looked at
     exact = 2 * stats.binomtest(int((noise > 0).sum()), 100, 0.5).pvalue
-    assert exact * (1 + 1e-6) < p_values(residual_tests(noise))["shares of values"] < exact * 1.01
+    assert (
+        exact * (1 + 1e-6) < p_values(examine_residuals(noise))["shares of values"] < exact * 1.01
+    )
 
 
 @pytest.mark.parametrize("apart", [0.0, 1e-3])
@@ -257,7 +259,7 @@ def test_repetition_pays_for_every_pair_and_for_rounding(apart) -> None:
     noise[0, 0, 41] = noise[0, 0, 7] + apart * np.array([-1, 1, 1, -1, 0, 0.5, 1, 0])
     near = stats.norm.cdf(apart + 1e-4) - stats.norm.cdf(-apart - 1e-4)
     expected = sum(range(60 * 8 - 7)) * near**8
-    assert p_values(residual_tests(noise))["repetition of 8 values"] == pytest.approx(
+    assert p_values(examine_residuals(noise))["repetition of 8 values"] == pytest.approx(
         expected, rel=1e-6, abs=0
     )
 
@@ -563,10 +565,12 @@ def test_broken_noise_is_named_and_its_correct_twin_passes(case) -> None:
     for seed in range(4):
         generator = draws(seed)
         noise = generator.normal(size=shape)
-        assert residual_tests(3.0 * noise, law=normal_law(3.0)).failed == ()
+        assert examine_residuals(3.0 * noise, law=normal_law(3.0)).failed == ()
         seen = {
             test.name: test.place
-            for test in residual_tests(3.0 * breaking(noise, generator), law=normal_law(3.0)).failed
+            for test in examine_residuals(
+                3.0 * breaking(noise, generator), law=normal_law(3.0)
+            ).failed
         }
         assert place in seen.get(name, "nothing"), seen
 
@@ -591,7 +595,7 @@ def test_reuse_is_seen_through_the_rounding_of_float32(case) -> None:
         (breaking(generator.normal(size=shape), generator), True),
     ):
         residuals = (means + noise).astype(np.float32).astype(float) - means
-        assert (name in names(residual_tests(residuals))) == expected
+        assert (name in names(examine_residuals(residuals))) == expected
 
 
 def test_reuse_is_seen_among_clients_that_sometimes_take_part() -> None:
@@ -604,7 +608,7 @@ def test_reuse_is_seen_among_clients_that_sometimes_take_part() -> None:
         (noise, set()),
         (reused, {"correlation of clients", "repetition of 8 values"}),
     ):
-        report = residual_tests(np.where(taken[..., None], sample, np.nan), taken=taken)
+        report = examine_residuals(np.where(taken[..., None], sample, np.nan), taken=taken)
         assert names(report) >= expected
         assert bool(names(report)) == bool(expected)
         assert (
@@ -617,29 +621,31 @@ def test_reuse_is_seen_among_clients_that_sometimes_take_part() -> None:
 def test_a_staircase_whose_geometric_starts_at_one_is_seen() -> None:
     shape, law = (1, 5, 4, 20), staircase_law(StaircaseDensity(**STAIRS))
     for seed in range(10):
-        assert residual_tests(staircase_draws(draws(seed), shape), law=law).failed == ()
-        broken = names(residual_tests(staircase_draws(draws(seed), shape, first=1), law=law))
+        assert examine_residuals(staircase_draws(draws(seed), shape), law=law).failed == ()
+        broken = names(examine_residuals(staircase_draws(draws(seed), shape, first=1), law=law))
         assert broken >= {"standard deviation", "shares of values", "distribution of values"}
 
 
 def test_one_broken_coordinate_of_a_large_model_is_found_in_a_subset(monkeypatch) -> None:
     monkeypatch.setattr(normal_scores, "_MOST", 6000)
     noise = draws().normal(size=(2, 3, 4, 5000))
-    assert (report := residual_tests(noise)).failed == ()
+    assert (report := examine_residuals(noise)).failed == ()
     assert 3000 <= report.values <= 6000
     noise[..., 4990] = 0.0
     assert {
-        test.place for test in residual_tests(noise).failed if test.name.endswith("by coordinate")
+        test.place
+        for test in examine_residuals(noise).failed
+        if test.name.endswith("by coordinate")
     } == {"coordinate 4990"}
 
 
 def test_many_trainings_are_thinned_too(monkeypatch) -> None:
     monkeypatch.setattr(normal_scores, "_MOST", 6000)
     noise = draws().normal(size=(500, 4, 5, 3))
-    assert (report := residual_tests(noise)).failed == ()
+    assert (report := examine_residuals(noise)).failed == ()
     assert report.values <= 6000
     noise[499] = noise[498]
-    assert "trainings 498 and 499" in {test.place for test in residual_tests(noise).failed}
+    assert "trainings 498 and 499" in {test.place for test in examine_residuals(noise).failed}
 
 
 # Laws
@@ -702,7 +708,7 @@ def test_residuals_of_any_size_leave_finite_scores(law) -> None:
 def test_one_wild_value_is_seen() -> None:
     noise = draws().normal(size=(2, 5, 5, 10))
     noise[1, 2, 3, 4] = 1e12
-    report = residual_tests(noise)
+    report = examine_residuals(noise)
     assert "largest of values" in names(report)
     assert {
         test.place for test in report.failed if test.name == "standard deviation by upload"
@@ -713,7 +719,7 @@ def test_one_wild_value_is_seen() -> None:
 
 
 def test_what_a_shape_leaves_untested_is_said() -> None:
-    report = residual_tests(draws().normal(size=(1, 1, 1, 200)))
+    report = examine_residuals(draws().normal(size=(1, 1, 1, 200)))
     untested = {test.name: test.found for test in report.tests if test.p is None}
     assert untested["correlation of rounds"] == "not tested: a single round"
     assert untested["standard deviation by training"] == "not tested: a single training"
@@ -721,7 +727,7 @@ def test_what_a_shape_leaves_untested_is_said() -> None:
         "not tested: a single value each"
     )
     assert untested["shares of norms"] == "not tested: a single upload"
-    alone = residual_tests(draws().normal(size=(200, 1, 1, 1)))
+    alone = examine_residuals(draws().normal(size=(200, 1, 1, 1)))
     assert {"correlation of coordinates", "neighbouring clients", "shared by rounds"} <= {
         test.name for test in alone.tests if test.p is None
     }
@@ -732,7 +738,7 @@ def test_clients_that_never_meet_are_not_compared() -> None:
     taken = np.zeros((1, 10, 2), dtype=bool)
     taken[0, ::2, 0] = taken[0, 1::2, 1] = True
     residuals = np.where(taken[..., None], draws().normal(size=(1, 10, 2, 30)), np.nan)
-    found = {test.name: test.found for test in residual_tests(residuals, taken=taken).tests}
+    found = {test.name: test.found for test in examine_residuals(residuals, taken=taken).tests}
     assert found["correlation of clients"] == "not tested: no two have two residuals in common"
     assert found["shared by clients"] == "not tested: no two clients to compare"
 
@@ -741,18 +747,18 @@ def test_clients_that_never_meet_are_not_compared() -> None:
 def test_what_is_not_finite_fails_and_the_rest_is_tested(value) -> None:
     noise = draws().normal(size=(3, 4, 5, 6))
     noise[1, 2, 3, 4] = value
-    report = residual_tests(noise)
+    report = examine_residuals(noise)
     assert [(test.name, test.place) for test in report.failed] == [
         ("finite", "training 1, round 2, client 3")
     ]
     assert report.values == 59 * 6
     taken = np.ones((3, 4, 5), dtype=bool)
     taken[1, 2, 3] = False
-    assert residual_tests(noise, taken=taken).failed == ()
+    assert examine_residuals(noise, taken=taken).failed == ()
 
 
 def test_nothing_finite_is_a_failure_and_no_crash() -> None:
-    report = residual_tests(np.full((2, 3, 4, 50), np.nan))
+    report = examine_residuals(np.full((2, 3, 4, 50), np.nan))
     assert names(report) == {"finite"}
     assert "not the noise claimed" in str(report)
     assert [test.found for test in report.tests if test.p is None] == [
@@ -765,7 +771,7 @@ def test_a_subset_without_uploads_is_refused_rather_than_passed(monkeypatch) -> 
     taken = np.zeros((100, 10, 10), dtype=bool)
     taken[50, :, 0] = True
     with pytest.raises(UserError, match="values in the subset"):
-        residual_tests(np.zeros((100, 10, 10, 12)), taken=taken)
+        examine_residuals(np.zeros((100, 10, 10, 12)), taken=taken)
 
 
 @pytest.mark.parametrize(
@@ -784,7 +790,7 @@ def test_a_subset_without_uploads_is_refused_rather_than_passed(monkeypatch) -> 
 )
 def test_mistakes_are_refused(residuals, taken, word) -> None:
     with pytest.raises(UserError, match=word):
-        residual_tests(residuals, taken=taken)
+        examine_residuals(residuals, taken=taken)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
@@ -804,5 +810,5 @@ def test_the_input_is_left_alone() -> None:
     noise, taken = draws().normal(size=(3, 4, 5, 6)), np.ones((3, 4, 5), dtype=bool)
     taken[0, 0, 0] = False
     before = noise.copy()
-    residual_tests(noise, taken=taken)
+    examine_residuals(noise, taken=taken)
     assert (noise == before).all()

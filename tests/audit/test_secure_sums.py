@@ -10,7 +10,7 @@ import pytest
 from sordino import Gaussian, Protocol, SecureAggregation, audit
 from sordino.audit.fewest_contributions import leave_fewest
 from sordino.audit.noise.low_bit_tests import examine_low_bits
-from sordino.audit.observation import more_than_seen
+from sordino.audit.observation import describe_beyond_view
 from sordino.federation import integer_uploads
 from sordino.mechanisms.discrete_gaussian import draw_integers
 from sordino.protocol import Constant, Data, FedAvg, Mean, Model, View
@@ -53,8 +53,8 @@ def test_a_promise_is_audited_with_the_fewest_who_open_a_sum() -> None:
 
 
 def test_the_server_of_secure_sums_is_given_no_more_than_it_sees() -> None:
-    assert more_than_seen(plan(), View.SERVER) == ""
-    assert more_than_seen(plan(), View.parse("server:2")) == ""
+    assert describe_beyond_view(plan(), View.SERVER) == ""
+    assert describe_beyond_view(plan(), View.parse("server:2")) == ""
 
 
 def biased_low_bit(stream, trainings, count, digits):

@@ -1,10 +1,10 @@
-"""Scores a training of a real model by what every noisy step says about the canary.
+"""Scores a training of a real model by the likelihood ratio of every noisy step.
 
 The adversary knows the model before each step, which is computed from noisy sums that it has seen,
-and all records of the minibatch but one: whether the canary's place is in the minibatch stays
-hidden. Of a minibatch of fixed size it knows all records but one, which is the canary's place or
-any other, so that its knowledge does not depend on which. All clipped gradients are computed by the
-client's own code.
+and which other records are in the minibatch; whether the canary's place is in it stays hidden. Of a
+minibatch of fixed size it knows all records but one, which is the canary's place or some other, so
+that its knowledge does not depend on which. All clipped gradients are computed by the client's own
+code.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class CanarySteps:
     Args:
         pair: The federation with its own records, and with the canary.
         setup: The side that is trained, with the number of the training.
-        clients: Repeats local work.
+        clients: Repeats the clients' work.
         unit: "record" or "client".
 
     Attributes:
-        scores: The score so far, as an array of one.
+        scores: The score so far, as an array of one entry.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class CanarySteps:
         self._release = noisy_steps_of(setup.protocol)
         noise: Noise = self._release.sum_noise
         if mechanism_of(noise).silent:
-            # Without noise every ratio is extreme; a scale of 1 keeps it finite.
+            # Without noise every ratio is infinite; a scale of 1 keeps it finite.
             noise = Gaussian(sigma=1.0)
         self._mechanism = mechanism_of(noise)
         self.scores = np.zeros(1)
@@ -80,7 +80,7 @@ class CanarySteps:
             weights=seen.broadcast,
             first=self._setup.training,
             kept=seen.kept.get(attacked, {}),
-            sums=steps.instead,
+            sums=steps.replace_sums,
         )
         self.scores += steps.score
 
@@ -91,13 +91,13 @@ class CanarySteps:
         return self._score_record(seen, rows, sums)
 
     def _score_client(self, seen: Tensor, rows: np.ndarray, sums: SumGradients) -> float:
-        # The bound for a client counts on no draw, so the minibatch is known.
+        # The bound for a client does not count on the draw of records, so the minibatch is known.
         low = sums(self._pair.zero, rows)
         high = sums(self._pair.one, rows)
         return self._log_density(seen - high) - self._log_density(seen - low)
 
     def _score_record(self, seen: Tensor, rows: np.ndarray, sums: SumGradients) -> float:
-        """Compares the canary, the record it replaces, and neither of them in the minibatch."""
+        """Returns the ratio of a mixture: the record in question is in the minibatch, or is not."""
         zero = self._pair.zero
         part = self._setup.parts[self._pair.attacked]
         place = part[0]
@@ -107,7 +107,7 @@ class CanarySteps:
             known = known[1:]
         base = sums(zero, known)
         rest = seen - base
-        # What else may fill that place of a minibatch of fixed size: an average record.
+        # In a minibatch of fixed size, an average record fills the place that stays open.
         other = torch.zeros_like(rest)
         if fixed:
             other = base / max(1, len(known))
@@ -127,11 +127,11 @@ class CanarySteps:
 
 
 class ScoredSums(SeenSums):
-    """Hands out noisy sums that were seen, and scores each before it is used.
+    """Replaces a client's sums by the noisy ones that were seen, and scores each of them.
 
     Args:
         means: The noisy means that were seen.
-        batch: What sums are divided by.
+        batch: The divisor by which sums became means.
         batches: The records of every minibatch.
         score_step: Returns the log-likelihood ratio of a noisy sum.
 
@@ -160,13 +160,13 @@ class ScoredSums(SeenSums):
         clip: float,
         norm: str = "l2",
     ) -> ClippedSum:
-        """Scores the next step and returns its sum.
+        """Scores the next step and returns its noisy sum.
 
         Args:
             inputs: Inputs of the minibatch.
             targets: Its targets.
             clip: The largest norm of an example's gradient.
-            norm: Which norm that is.
+            norm: "l1" or "l2", the norm that is clipped.
         """
         step = len(self.noise)
 

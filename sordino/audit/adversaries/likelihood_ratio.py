@@ -18,7 +18,7 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from sordino.audit.observation import colluders_of, find_given_observation
+from sordino.audit.observation import count_colluders, find_given_observation
 from sordino.audit.repeated_work import WorkRepeater
 from sordino.audit.round_table import RoundTable
 from sordino.federation.aggregation.joining import weigh_clients
@@ -77,7 +77,7 @@ class Adversary:
         self._records = len(setup.parts[attacked]) if unseen else None
         self._weights = weigh_clients(setup)
         self._noise = setup.noises[attacked]
-        self._colluders = self._choose_colluders(colluders_of(protocol, view))
+        self._colluders = self._choose_colluders(count_colluders(protocol, view))
         start = setup.initial_weights()
         own = np.broadcast_to(start, (len(trainings), start.size))
         self._own = [own, own]

@@ -65,7 +65,7 @@ class ResidualReport:
         tests: The answers.
 
     Example:
-        >>> print(residual_tests(np.random.default_rng(0).normal(size=(20, 5, 2, 3))))
+        >>> print(examine_residuals(np.random.default_rng(0).normal(size=(20, 5, 2, 3))))
         600 residuals fit the law claimed (normal, standard deviation 1): none of 35 tests fails.
     """
 
@@ -102,7 +102,7 @@ class ResidualReport:
         return "\n".join(lines)
 
 
-def residual_tests(
+def examine_residuals(
     residuals: np.ndarray, *, law: Law = STANDARD_NORMAL, taken: np.ndarray | None = None
 ) -> ResidualReport:
     """Tests whether residuals are independent draws of the distribution that is claimed.
@@ -138,10 +138,10 @@ def residual_tests(
 
     Example:
         >>> noise = np.random.default_rng(0).normal(size=(10, 4, 5, 20))
-        >>> residual_tests(noise).failed
+        >>> examine_residuals(noise).failed
         ()
         >>> noise[:, 3] = noise[:, 1]
-        >>> failed = residual_tests(noise).failed
+        >>> failed = examine_residuals(noise).failed
         >>> [test.place for test in failed if test.name == "correlation of rounds"]
         ['rounds 1 and 3']
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sordino.audit.observation import find_given_observation, withheld_batches
+from sordino.audit.observation import find_given_observation, hides_batches
 from sordino.audit.worst_cases.neighbours import (
     STEEPNESS,
     WORST_PAIRS,
@@ -46,7 +46,6 @@ from sordino.protocol.registry import Registry
 
 # Most parameters of a worst case under noise whose price depends on their number.
 MOST_PARAMETERS = 32
-# Trainings per candidate when curvatures are tried.
 # Curvatures that are tried, as the expansion of the first round: the sum of its rates times the
 # curvature.
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -58,15 +57,15 @@ PARAMETERS: Registry[Callable[[str], int]] = Registry(
 
 @dataclass(frozen=True, kw_only=True)
 class LinearShape:
-    """Says how linear losses differ from the plain ones.
+    """Says what the records of a linear worst case do, apart from the one that differs.
 
     Attributes:
-        curvature: Curvature of the other clients' losses. Below zero they drive models apart.
-        in_crowd: Whether the others do what the attacked client does on the first data set. Behind
-            a shuffler, a client that does something else stands out most among such others.
+        curvature: The curvature of the other clients' losses; below zero they drive models apart.
+        in_crowd: Whether the other clients do what the attacked one does on the first data set. A
+            client that does something else behind a shuffler stands out most among such others.
         secret: Whether the adversary does not know the minibatches. The client's other records then
-            pull as the record does on the first data set, and give way to it: the upload is certain
-            there, and on the neighbour a minibatch that holds the record turns it around.
+            pull as the record does on the first data set, and are outweighed by it: the upload is
+            certain there, and on the neighbour a minibatch that holds the record turns it around.
         width: The number of parameters; None for as many as the noise needs.
     """
 
@@ -95,7 +94,7 @@ def make_clipped_steps_pair(request: PairRequest) -> Pair:
     curvature = 0.0
     if given == Observation.LAST and protocol.aggregation.averages and not protocol.keeps_models:
         curvature = find_best_curvature(request)
-    secret = withheld_batches(protocol, request.view, request.unit, request.stated_sizes)
+    secret = hides_batches(protocol, request.unit, request.stated_sizes)
     shape = LinearShape(
         curvature=curvature,
         in_crowd=protocol.release.shuffled and given == Observation.UPLOADS,
@@ -106,7 +105,7 @@ def make_clipped_steps_pair(request: PairRequest) -> Pair:
 
 
 def make_linear_pair(request: PairRequest, shape: LinearShape) -> Pair:
-    """Returns linear losses that are turned around in the attacked client.
+    """Returns linear losses whose slope is turned around in the attacked client.
 
     The record acts on all parameters equally: a clip that looks at one at a time must not pass for
     a clip of the norm, and noise drawn for each coordinate reveals most along the diagonal.
@@ -225,18 +224,18 @@ def _count_for_any_noise(clip_norm: str) -> int:
 
 
 def find_best_curvature(request: PairRequest) -> float:
-    """Returns the curvature of the other clients with which the last model shows most.
+    """Returns the curvature of the other clients' losses with which the last model reveals most.
 
-    If rates repeat, linear losses are the worst case already (docs/theory.md#a7), unless steps are
-    pulled to a fixed model. Falling rates shift early rounds more, and only models that expand
-    still show that in the end. The clip limits how far, so candidates are tried. None exceeds a
-    vouched smoothness.
+    If rates repeat, losses without curvature are the worst case (docs/theory.md#a7), unless steps
+    are pulled to a fixed model. Under falling rates early rounds move models furthest, and only
+    losses that drive models apart still show that in the end. The clip limits how far, so several
+    curvatures are tried. None exceeds a smoothness that the protocol vouches for.
 
     Args:
         request: The protocol and the adversary.
     """
     rule = request.protocol.local
-    # A pull to a fixed model forgets early rounds, which such losses keep visible too.
+    # A pull to a fixed model makes early rounds fade, unless losses drive the models apart.
     forgets = rule.pull > rule.proximal_pull
     if (rule.schedule.repeats and not forgets) or request.rounds == 1:
         return 0.0

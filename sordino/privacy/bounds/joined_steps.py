@@ -26,6 +26,8 @@ from sordino.privacy.curves.loss_distributions import LossCurve
 from sordino.protocol import Protocol
 
 GROUPS = 32  # numbers of honest participants that are kept apart
+# The method of bounds that count on nobody seeing which records a batch or a lot holds.
+HIDDEN_DRAW = "subsampled joined steps"
 
 
 def adds_up(protocol: Protocol) -> bool:
@@ -113,7 +115,7 @@ def bound_cohort(
         planned = max(question.protocol.rounds, rounds)
         curve = compose_joined_rounds(mu, step.rate, step.draw, cohort, planned, rounds)
         hidden = f"A batch holds the unit with probability q = {step.rate:.6g}, unseen."
-        yield Bound(curve=curve, method="subsampled joined steps", lines=(*lines, hidden))
+        yield Bound(curve=curve, method=HIDDEN_DRAW, lines=(*lines, hidden))
 
 
 def honest_participants(question: Question) -> Cohort:

@@ -15,6 +15,7 @@ from typing import Any
 from sordino.privacy.amplification.cohorts import Cohort
 from sordino.privacy.bounds.central import TRUSTED
 from sordino.privacy.bounds.joined_steps import (
+    HIDDEN_DRAW,
     JoinedStep,
     bound_cohort,
     compose_known_shares,
@@ -109,7 +110,7 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
         rate = 1.0
     curve = compose_known_shares(shares, step.mu, rate, step.draw, question.protocol.rounds)
     how = "The shares of those who contributed count."
-    yield Bound(curve=curve, method="subsampled joined steps", lines=(sentence, law, how))
+    yield Bound(curve=curve, method=HIDDEN_DRAW, lines=(sentence, law, how))
     if step.rate < 1:
         curves = [
             compose_seen_batches(
