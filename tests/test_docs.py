@@ -6,12 +6,16 @@ import importlib.util
 import pkgutil
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sordino
+from sordino import certify
 from sordino.cli.main import run
+from sordino.privacy.mechanism_comparison import mechanism_table
+from sordino.protocol import Gaussian, Protocol, loads
 from tests.support import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -78,6 +82,52 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in {*PAGES, *REPOSITORY.glob("*.md")}:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+MECHANISMS_PAGE = REPOSITORY / "docs" / "mechanisms.md"
+
+
+def test_the_page_of_mechanisms_has_the_noise_that_a_calibration_finds() -> None:
+    protocol = loads(blocks(MECHANISMS_PAGE, "toml")[0])
+    text = MECHANISMS_PAGE.read_text()
+    for clip_norm, columns in (("l1", slice(1, 3)), ("l2", slice(4, 6))):
+        plan = replace(protocol, local=replace(protocol.local, clip_norm=clip_norm))
+        for row in mechanism_table(plan, epsilon=8.0):
+            printed = re.search(
+                rf"^\| {row.mechanism} \|(.*)\|$", text.partition("| std |")[2], re.M
+            )
+            assert printed is not None
+            parameter, deviation = f"|{printed[1]}".split("|")[columns]
+            name, _, value = parameter.strip().partition(",")[0].partition(" = ")
+            assert name == row.parameter
+            # Printed rounded up, to four digits.
+            assert float(value) == pytest.approx(row.value, rel=5e-4), row.mechanism
+            assert float(deviation) == pytest.approx(row.deviation, rel=2e-3), row.mechanism
+
+
+def test_the_page_of_mechanisms_has_what_the_wind_example_costs() -> None:
+    example = REPOSITORY / "sordino" / "examples" / "wind-scaffold.toml"
+    secret = loads(example.read_text(encoding="utf-8"))
+    public = replace(secret, local=replace(secret.local, minibatches="public"))
+    text = MECHANISMS_PAGE.read_text()
+
+    def cells(name: str) -> list[str]:
+        line = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
+        return [cell.strip() for cell in line.strip("|").split("|")][2:]
+
+    def check(protocol: Protocol, sigma: str, printed: str) -> None:
+        noisy = replace(protocol, noise=Gaussian(sigma=float(sigma)))
+        epsilon = certify(noisy, "server").epsilon(1e-5)
+        assert 0.99 * float(printed) <= epsilon <= float(printed), (sigma, printed)
+
+    for sigma, hidden, seen in zip(
+        cells("sigma"),
+        cells("epsilon"),
+        cells("epsilon if the batches are public"),
+        strict=True,
+    ):
+        check(secret, sigma, hidden)
+        check(public, sigma, seen)
 
 
 STATEMENT = re.compile(r'^<a id="(?P<anchor>\w+)"></a>\n\n## (?P<name>[ABC]\d+)  ', re.MULTILINE)

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from sordino import Protocol, Run, certify, realised
+from sordino import Protocol, Run, calibrate, certify, realised
 from sordino.cli.main import run
 from sordino.federation.evaluation import evaluate_clients
 from sordino.papers.prifedsync import theorem_2_limit
@@ -37,6 +37,26 @@ def test_every_file_is_valid_and_keeps_its_budget(name, tmp_path, monkeypatch) -
             <= budget.epsilon
         )
     assert math.isinf(certify(protocol).epsilon(1e-5)) == (protocol.noise.where == "server")
+
+
+FOUND = re.compile(r"multiplier = ([\d.]+) .*`sordino calibrate \S+ --epsilon ([\d.]+)` finds it")
+
+
+def test_the_noise_of_a_file_is_what_its_comment_says_finds_it() -> None:
+    """Rounded up, since a file has two or three digits of it."""
+    checked = []
+    for name in EXAMPLES:
+        said = FOUND.search((FOLDER / name).read_text(encoding="utf-8"))
+        if said is None:
+            continue
+        protocol = example(name)
+        budget = protocol.privacy.budget
+        found = calibrate(
+            protocol, budget.view, epsilon=float(said[2]), delta=budget.delta, unit=budget.unit
+        )
+        assert 0.99 * float(said[1]) <= found.value <= float(said[1]), name
+        checked.append(name)
+    assert {"digits.toml", "consortium.toml"} <= set(checked)
 
 
 # The paper's printed mu (Tables 1 and 3), and epsilon at 1e-5 as the theory computed it, with the mixture over who takes part.
