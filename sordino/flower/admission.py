@@ -10,7 +10,7 @@ import numpy as np
 from sordino.flower.agreement import describe_weakening, list_budgets, state_model_size
 from sordino.flower.client_store import Accepted, ClientStore
 from sordino.flower.kept_answers import Answer
-from sordino.flower.sum_member import is_fresh_attempt, read_mask_call, refuse_unmaskable
+from sordino.flower.masked_uploads import is_fresh_attempt, read_mask_call, refuse_unmaskable
 from sordino.flower.upload_requests import HELPER, MODEL_TYPE, OTHER_TRAINING, Request
 from sordino.privacy.guarantee import format_delta
 from sordino.protocol import (

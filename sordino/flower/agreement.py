@@ -1,4 +1,4 @@
-"""What a client has agreed to in addition to the protocol, and whether a protocol protects less."""
+"""Describes what a client has agreed to, and finds out whether a protocol protects less."""
 
 from __future__ import annotations
 
@@ -138,14 +138,14 @@ def write_agreement(agreement: Agreement, folder: Path) -> None:
 
 
 def refuse_unsupported(protocol: Protocol) -> None:
-    """Refuses what machines cannot do together that each draw from their own entropy.
+    """Refuses protocols that separate machines cannot run, or cannot run safely.
 
     Args:
         protocol: The federation that the machines train.
 
     Raises:
-        UserError: It needs one random point that all clients share, or a server that deviates
-            could open two secure sums of a round.
+        UserError: It needs one random point that all clients share, or the number of all clients'
+            records; or a server that deviates could open two secure sums of a round.
     """
     secure = release_of(protocol).secure_sum
     if secure is not None:
@@ -164,7 +164,7 @@ def refuse_unsupported(protocol: Protocol) -> None:
 
 
 def refuse_unstated_sizes(protocol: Protocol) -> None:
-    """Refuses lots of which a machine would have to know all clients' records.
+    """Refuses Poisson lots if the protocol does not state the clients' numbers of records.
 
     Args:
         protocol: The federation that the machines train.

@@ -1,9 +1,9 @@
-"""Lets only the app that a client agreed to run on its machine.
+"""Runs only the app that a client agreed to, whatever a SuperLink sends.
 
-Flower runs whatever app a SuperLink sends. Here nothing that is sent is started, looked up by a
-name or imported: the process that answers is Sordino's, it compares the digest of what was sent
-with the one that was agreed to, and then calls the ClientApp of this installation. Only a client
-that agreed to another app than Sordino's (`--app`) has that one unpacked, byte for byte.
+Flower itself would run any app. Here nothing that is sent is started, looked up by a name or
+imported: the process that answers is Sordino's, it compares the digest of what was sent with the
+one that was agreed to, and then calls the ClientApp of this installation. Only if a client agreed
+to another app than Sordino's (`--app`) is that app unpacked, byte for byte as it was agreed to.
 """
 
 from __future__ import annotations

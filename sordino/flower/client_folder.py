@@ -55,7 +55,7 @@ def make_client_folder(folder: Path, agreement: Agreement, protocol: Protocol) -
         (folder / ANSWERS).mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".agreeing-") as making:
             unnamed = Path(making) / LEDGER
-            Ledger.create(unnamed, open_ledger(protocol)).close()
+            Ledger.create(unnamed, make_first_entry(protocol)).close()
             if agreement.counter is not None:
                 begin_counter(Path(agreement.counter), unnamed)
             write_whole(folder / "protocol.toml", dumps(protocol).encode())
@@ -73,7 +73,7 @@ def holds_agreement(folder: Path) -> bool:
     return (folder / LEDGER).exists()
 
 
-def open_ledger(protocol: Protocol) -> Opened:
+def make_first_entry(protocol: Protocol) -> Opened:
     """Returns the first entry of a client's ledger.
 
     Args:

@@ -1,4 +1,4 @@
-"""A client's folder, on the client's own machine: its agreement, its ledger, its last uploads.
+"""Reads and writes a client's folder, which is on the client's own machine.
 
 agreement.toml   what was agreed to in addition to the protocol: budget, data, the app that may run
 protocol.toml    the protocol that was agreed to

@@ -1,4 +1,4 @@
-"""How rounds are requested from clients, and what counts as an answer."""
+"""Says how rounds are requested from clients, and what counts as an answer."""
 
 from __future__ import annotations
 

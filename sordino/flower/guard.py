@@ -1,4 +1,4 @@
-"""The client's mod for Flower: computes, charges and sends only what the client agreed to."""
+"""Answers a coordinator's messages as a mod for Flower, only with what the client agreed to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from sordino.flower.admission import admit_request
 from sordino.flower.client_store import ClientStore
 from sordino.flower.kept_answers import Answer
+from sordino.flower.masked_uploads import find_mask_signature, keep_masked_upload
 from sordino.flower.messages import (
     KEPT,
     MASK,
@@ -39,7 +40,6 @@ from sordino.flower.signing import (
 )
 from sordino.flower.sum_answers import answer_sum_call
 from sordino.flower.sum_forms import encode_body
-from sordino.flower.sum_member import find_mask_signature, keep_masked_upload
 from sordino.flower.sum_messages import sum_reply
 from sordino.flower.sum_parties import find_own_identity
 from sordino.flower.upload_requests import Request

@@ -193,7 +193,7 @@ def refuse_coarse_models(
 
 
 def find_largest_weight(protocol: Protocol, round_index: int, records: int, size: int) -> float:
-    """Returns how large weights may be for steps not to be rounded against them by too much.
+    """Returns the largest weight against which steps are rounded by no more than is priced.
 
     Clipped steps are added, in float64, to what the server sends, and noise only afterwards. To a
     server that sends weights of 1e15 a step would show as the next multiple of 1/8, which may be

@@ -15,7 +15,7 @@ from pathlib import Path
 LARGEST = 5_000_000
 # Files that are kept in addition to the one being written.
 KEPT = 5
-# What terminals show as colours.
+# Escape sequences that colour words on a terminal.
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # How Flower and uvicorn begin a line.
 LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s*:\s*")

@@ -22,7 +22,10 @@ LOG = logging.getLogger("flwr")
 
 
 class TrustedCertificates:
-    """Adds the certificates of registered clients to those that TLS trusts. It notes a time."""
+    """Adds the certificates of registered clients to those that TLS trusts.
+
+    It holds when their file was last changed.
+    """
 
     def __init__(self, path: Path) -> None:
         """Creates the list.

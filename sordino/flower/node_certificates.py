@@ -1,4 +1,4 @@
-"""Certificates that nodes show to the SuperLink: each is of a node's key, signed by that key.
+"""Makes and reads the certificates that nodes show to the SuperLink, each signed by its own key.
 
 A certificate follows from the key alone, so that a node needs no file but its key. It travels in
 the comment of the public key. The SuperLink trusts those of registered clients, and no others.

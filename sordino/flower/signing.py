@@ -1,4 +1,4 @@
-"""Signatures on requests: a client answers only the coordinator of the authority it agreed to.
+"""Signs requests and checks signatures: a client answers only the coordinator that it agreed to.
 
 `sordino flower certificates` makes a signing certificate next to the SuperLink's, under the same
 authority. Clients have that authority in ca.crt, so nothing more has to be handed to them. The
@@ -38,7 +38,7 @@ class Signature:
 
     Attributes:
         certificate: The certificate, as PEM.
-        signature: The signature that is checked.
+        signature: The signature of a statement.
     """
 
     certificate: bytes

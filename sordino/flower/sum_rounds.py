@@ -54,6 +54,10 @@ FEW_HOLDERS = "too few of those that hold its shares were left"
 MakeRequest = Callable[[int, int, bytes], Message]
 
 
+class _TooFewLeft(Exception):
+    """Ends a round in which fewer clients than the threshold are left."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenedSum:
     """Holds what a round's secure sum came to.
@@ -142,44 +146,50 @@ class SecureRounds:
         Returns:
             The sum; or none where too few were left, and the round is lost.
         """
+        absent: dict[int, str] = {}
+        try:
+            under_way = self._begin_round(clients, round_index, common_digest, absent)
+            self._collect_uploads(under_way, size, make_request)
+            self._choose_survivors(under_way)
+            answers = self._unmask(under_way, self._confirm(under_way))
+            total = self._open(under_way, answers)
+        except _TooFewLeft:
+            return self._lose_round(clients, absent)
+        # One client that misbehaves costs the round, which is charged, and not the training.
+        except (TooFewContributions, WrappedSum) as error:
+            return self._lose_round(clients, absent, f"the sum was not opened: {error}")
+        return OpenedSum(total=total, absent=absent)
+
+    def _begin_round(
+        self,
+        clients: Collection[int],
+        round_index: int,
+        common_digest: bytes,
+        absent: dict[int, str],
+    ) -> SumRound:
+        """Has clients prepare, and fixes who takes part; notes who is absent, with the reasons."""
         newcomers = self._keys.find_newcomers()
         if newcomers:
             # What others have prepared has no letter to a newcomer, so a new label begins. A run
             # that is resumed continues after all labels that clients know.
             self._attempt = 1 + max(self._attempt, *newcomers)
         missing = self._keys.missing
-        absent = {client: missing[client] for client in clients if client in missing}
-        if len(clients) - len(absent) < self._secure.threshold:
-            return self._lose_round(clients, absent)
+        absent.update({client: missing[client] for client in clients if client in missing})
+        self._require_threshold(set(clients) - set(absent))
         label = self._choose_label(round_index)
-        absent |= self._prepare([client for client in clients if client not in absent], label)
-        ready = tuple(self._keys.graph.drop_thin(set(clients) - set(absent)))
+        absent.update(self._prepare([one for one in clients if one not in absent], label))
+        ready = self._keys.graph.drop_thin(set(clients) - set(absent))
         for client in set(clients) - set(absent) - set(ready):
             absent[client] = FEW_HOLDERS
-        if len(ready) < self._secure.threshold:
-            return self._lose_round(clients, absent)
+        self._require_threshold(ready)
         # From here on the participants are fixed: the list is in every mask and every signature.
-        asked = MaskRequest(label=str(label), participants=ready, request=common_digest)
-        under_way = SumRound(label=label, prepared=self._prepared, asked=asked, absent=absent)
-        self._collect_uploads(under_way, size, make_request)
-        self._drop_thin(under_way)
-        alive = len(under_way.vectors)
-        # A round that is repeated whole must not be opened in part.
-        repeats = self._protocol.missing == "repeat" and len(under_way.absent) > 0
-        if alive < self._secure.threshold or repeats:
-            return self._lose_round(clients, under_way.absent)
-        confirmations = self._confirm(under_way)
-        if confirmations is None:
-            return self._lose_round(clients, under_way.absent)
-        answers = self._unmask(under_way, confirmations)
-        if len(answers) < self._secure.threshold:
-            return self._lose_round(clients, under_way.absent)
-        try:
-            total = self._open(under_way, answers)
-        # One client that misbehaves costs the round, which is charged, and not the training.
-        except (TooFewContributions, WrappedSum) as error:
-            return self._lose_round(clients, under_way.absent, f"the sum was not opened: {error}")
-        return OpenedSum(total=total, absent=under_way.absent)
+        asked = MaskRequest(label=str(label), participants=tuple(ready), request=common_digest)
+        return SumRound(label=label, prepared=self._prepared, asked=asked, absent=absent)
+
+    def _require_threshold(self, left: Collection[Any]) -> None:
+        """Ends the round if fewer are left than the threshold."""
+        if len(left) < self._secure.threshold:
+            raise _TooFewLeft
 
     def _choose_label(self, round_index: int) -> Label:
         """Returns the label of a round: another one each time that the round is tried."""
@@ -261,20 +271,23 @@ class SecureRounds:
         under_way.vectors[client] = vector
         under_way.signatures[client] = signed.signature
 
-    def _drop_thin(self, under_way: SumRound) -> None:
-        """Leaves those out whose masks too few of the others could open."""
-        # Where all are neighbours, fewer than the threshold would all be left out, which is no
-        # reason that anybody could do something about.
-        if len(under_way.vectors) < self._secure.threshold:
-            return
+    def _choose_survivors(self, under_way: SumRound) -> None:
+        """Leaves those out whose masks too few of the others could open, or ends the round."""
+        # Where all are neighbours, each has too few holders if the threshold is not left. That is
+        # no reason of any single client's, so it is looked at first.
+        self._require_threshold(under_way.vectors)
         left = set(self._keys.graph.drop_thin(under_way.vectors))
         for client in set(under_way.vectors) - left:
             under_way.absent[client] = FEW_HOLDERS
             del under_way.vectors[client]
             del under_way.signatures[client]
+        self._require_threshold(left)
+        # A round that is repeated whole must not be opened in part.
+        if self._protocol.missing == "repeat" and under_way.absent:
+            raise _TooFewLeft
 
-    def _confirm(self, under_way: SumRound) -> dict[int, bytes] | None:
-        """Has survivors sign their list, where the roster needs it; None if too few did."""
+    def _confirm(self, under_way: SumRound) -> dict[int, bytes]:
+        """Has survivors sign their list, where the roster needs it."""
         if not self._keys.roster.needs_confirmation:
             return {}
         call = ConfirmCall(
@@ -285,8 +298,7 @@ class SecureRounds:
         survivors = frozenset(under_way.vectors)
         replies, _ = self._waves.ask(dict.fromkeys(survivors, call), enough_of=survivors)
         # With fewer confirmations no client would give its shares (docs/theory.md#a19).
-        if len(replies) < self._secure.threshold:
-            return None
+        self._require_threshold(replies)
         return {client: reply.signature for client, reply in replies.items()}
 
     def _unmask(self, under_way: SumRound, confirmations: Mapping[int, bytes]) -> list[Shares]:
@@ -325,6 +337,7 @@ class SecureRounds:
                 answers.append(
                     Shares(client=client, survivors=reply.own_shares, absent=reply.key_shares)
                 )
+        self._require_threshold(answers)
         return answers
 
     def _has_all_shares(self, under_way: SumRound, client: int, reply: UnmaskReply) -> bool:

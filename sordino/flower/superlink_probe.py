@@ -29,8 +29,8 @@ class Probe:
     Attributes:
         trouble: The fault, with its remedy; None if there is none.
         ahead: Seconds by which this machine's clock is ahead of the SuperLink's; None if unknown.
-        is_untrusted: Whether it answers with a certificate that is not to be trusted: that it runs
-            is known then, and another start would mend nothing.
+        is_untrusted: Whether it answers with a certificate that is not to be trusted. It runs
+            then, and starting it again would mend nothing.
     """
 
     trouble: str | None

@@ -1,4 +1,4 @@
-"""The request for a client's upload.
+"""Describes the request for a client's upload.
 
 It is complete: nothing else that a server sends changes what a client does.
 """
