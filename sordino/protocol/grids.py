@@ -34,6 +34,13 @@ SILENT_STEP = 2.0**-30
 ROUNDING_WIDTH = 6
 
 
+def _format_steps(number: float) -> str:
+    """Returns a number of steps for people, without an exponent."""
+    if number < 1e6:
+        return f"{number:,.6g}"
+    return f"{number:,.0f}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """The public grid of a federation's uploads.
@@ -79,9 +86,9 @@ class Grid:
             'integers, 330,270 steps to a length of 1; noise of 4 digits, 33,027 steps wide; \
 sums of up to 100 uploads, modulo 2^64'
         """
-        words = f"integers, {self.scale:,.6g} steps to a length of 1"
+        words = f"integers, {_format_steps(self.scale)} steps to a length of 1"
         if self.digits > 0:
-            words += f"; noise of {self.digits} digits, {self.parameter:,.6g} steps wide"
+            words += f"; noise of {self.digits} digits, {_format_steps(self.parameter)} steps wide"
         if self.contributions > 1:
             words += f"; sums of up to {self.contributions:,} uploads, modulo 2^{self.bits}"
         return words

@@ -1,4 +1,4 @@
-"""Keeps what only people know about a run, for the top of its page: owner, purpose, names."""
+"""Keeps what only the owner of a run can say about it: owner, purpose and names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sordino.federation.store.run_folder import as_json
 from sordino.protocol import InvalidValue, UserError
 
 ABOUT = "about.json"
-# Longer texts belong into the annex.
+# Longer texts belong in the annex.
 MOST_LETTERS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Says who answers for a run and what it is for; empty texts where nobody has said it.
+    """Holds what the owner says about a run; a text is empty where nothing was said.
 
     Attributes:
-        owner: Who is responsible.
-        purpose: What the model is for.
-        names: Who prepared and reviewed the report.
+        owner: The person or institution that is responsible for the run.
+        purpose: The purpose of the model.
+        names: The people who prepared and reviewed the report.
     """
 
     owner: str = ""
@@ -35,7 +35,7 @@ class About:
                 raise InvalidValue(name, text, f"one line of at most {MOST_LETTERS} letters")
 
     def rows(self) -> list[tuple[str, str]]:
-        """Returns what was said, as rows of words and texts."""
+        """Returns the texts that are not empty, each with a word that says what it is."""
         said = {"Owner": self.owner, "Purpose": self.purpose, "Prepared by": self.names}
         return [(word, text) for word, text in said.items() if text]
 
@@ -44,7 +44,7 @@ def text_is_plain(text: str) -> bool:
     """Returns whether a text is one line without control characters.
 
     Args:
-        text: The text.
+        text: Any text.
     """
     return not text or text.isprintable()
 
@@ -71,14 +71,14 @@ def read_about(folder: Path) -> About:
 
 
 def keep_about(folder: Path, **said: str | None) -> About:
-    """Writes what its owner says about a run, and keeps what was said before.
+    """Writes down what the owner says about a run, in addition to what was said before.
 
     Args:
         folder: The run's folder.
-        **said: The attributes of `About`; None for those that are not stated.
+        **said: Attributes of `About`; None leaves an attribute unchanged.
 
     Returns:
-        Everything its owner says about it.
+        Everything that the owner has said.
 
     Raises:
         InvalidValue: A text is too long, or not one line.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from sordino.report.drawing import (
     COLOURS,
@@ -15,19 +16,20 @@ from sordino.report.drawing import (
     shorten_label,
     spread_indices,
 )
-from sordino.report.evidence import Plot
+from sordino.report.evidence import AttackResult, Plot
 from sordino.report.number_formats import MISSING, format_measurement
 from sordino.report.run_summary import RunSummary
 
-# Attacks in one picture, and plots in one page.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The largest number of attacks in one picture, and of plots in one page.
 MOST_ATTACKS = 20
 MOST_PLOTS = 12
 
 
 def draw_attacks(summary: RunSummary) -> Picture | None:
-    """Draws what attacks reached, and what guessing without the run reaches.
-
-    Metrics differ, so each attack has its own scale: the larger of the two numbers is 1.
+    """Draws what attacks reached, and what is reached without seeing anything of the run.
 
     Args:
         summary: Summary of a run.
@@ -42,30 +44,8 @@ def draw_attacks(summary: RunSummary) -> Picture | None:
     figure, axes = new_figure(0.8 + 0.34 * len(shown))
     for row, attack in enumerate(shown):
         # An infinite value has no place on a common axis; the table below has it.
-        if not (math.isfinite(attack.baseline) and math.isfinite(attack.value)):
-            continue
-        # Metrics have different units, so each row is drawn as a share of its larger number.
-        scale = max(abs(attack.baseline), abs(attack.value)) or 1.0
-        baseline = attack.baseline / scale
-        value = attack.value / scale
-        axes.plot([baseline, value], [row, row], color=COLOURS["line"], linewidth=3, zorder=1)
-        axes.scatter(
-            baseline,
-            row,
-            marker="|",
-            s=90,
-            linewidths=2,
-            color=COLOURS["muted"],
-            zorder=2,
-        )
-        axes.scatter(
-            value,
-            row,
-            marker="o",
-            s=36,
-            color=COLOURS["orange"],
-            zorder=3,
-        )
+        if math.isfinite(attack.baseline) and math.isfinite(attack.value):
+            _mark_attack(axes, row, attack)
     # Marks without points, only for the legend.
     axes.scatter([], [], marker="|", color=COLOURS["muted"], label="without seeing anything")
     axes.scatter([], [], marker="o", color=COLOURS["orange"], label="the attack")
@@ -100,6 +80,17 @@ def draw_attacks(summary: RunSummary) -> Picture | None:
     )
 
 
+def _mark_attack(axes: Axes, row: int, attack: AttackResult) -> None:
+    """Marks the value and the baseline of an attack, as shares of the larger of the two."""
+    # Metrics have different units, so no scale is common to all rows.
+    scale = max(abs(attack.baseline), abs(attack.value)) or 1.0
+    baseline = attack.baseline / scale
+    value = attack.value / scale
+    axes.plot([baseline, value], [row, row], color=COLOURS["line"], linewidth=3, zorder=1)
+    axes.scatter(baseline, row, marker="|", s=90, linewidths=2, color=COLOURS["muted"], zorder=2)
+    axes.scatter(value, row, marker="o", s=36, color=COLOURS["orange"], zorder=3)
+
+
 def draw_attack_plots(summary: RunSummary) -> list[Picture]:
     """Draws the plots that attacks left in the run's folder.
 
@@ -108,7 +99,7 @@ def draw_attack_plots(summary: RunSummary) -> list[Picture]:
     """
     plots = []
     for attack in summary.attacks:
-        # A plot shows all noises, so its title names none.
+        # A plot shows every amount of noise, so its title names none.
         name = attack.name.partition(", noise")[0]
         plots += [(name, plot) for plot in attack.plots]
     # A run that was attacked many times must not make a page of hundreds of pictures.
@@ -122,9 +113,9 @@ def draw_plot(name: str, attack: str, plot: Plot) -> Picture:
     """Draws one plot of an attack.
 
     Args:
-        name: Unique in its page.
-        attack: The attack's name.
-        plot: Its lines.
+        name: The name of the picture, unique in its page.
+        attack: The name of the attack.
+        plot: The plot, as it was read.
     """
     figure, axes = new_figure()
     rows: list[tuple[str, ...]] = []

@@ -12,59 +12,50 @@ if TYPE_CHECKING:
     from sordino.attacks.attack import Row
     from sordino.attacks.suite import AttackFinding
 
-# Metrics that are shares, and are shown in percent.
+# Metrics that are shares, which are shown in percent.
 SHARES = {"accuracy", "F1", "agreement", "TPR at 1 % FPR", "TPR at 0.1 % FPR", "success rate"}
 # The method of an adversary that has only prior knowledge.
 NOTHING = "sees nothing"
 
 
 def findings_table(finding: AttackFinding) -> Table:
-    """Builds a table of what one attack got.
+    """Builds a table of what one attack reached.
 
     Args:
-        finding: Finding of one attack, on one or more runs.
+        finding: The finding of one attack, on one or more runs.
 
     Returns:
-        A table with a line for every noise, round and method; below them the result of
-        guessing, without the run.
+        A table with a line for every noise, round and method; the last line of a round is the
+        result of guessing, without the run.
     """
     metrics = list(dict.fromkeys(row.metric for row in finding.rows))
     table = Table()
     for column in ("noise", "round", "method", *metrics):
         table.add_column(column, justify="left" if column == "method" else "right")
-    groups = sorted({(row.noise, row.round) for row in finding.rows})
-    for noise, number in groups:
-        rows = [row for row in finding.rows if (row.noise, row.round) == (noise, number)]
-        _add_group(table, metrics, (f"{noise:g}", str(number)), method_lines(rows))
+    groups: dict[tuple[float, int], list[Row]] = {}
+    for row in finding.rows:
+        groups.setdefault((row.noise, row.round), []).append(row)
+    for noise, number in sorted(groups):
+        head = [f"{noise:g}", str(number)]
+        for method, cells in method_lines(groups[noise, number]).items():
+            values = [cells.get(metric, "") for metric in metrics]
+            style = "dim" if method == NOTHING else None
+            table.add_row(*head, method, *values, style=style)
+            # Only the first line of a group names its noise and its round.
+            head = ["", ""]
+        table.add_section()
     return table
-
-
-def _add_group(
-    table: Table,
-    metrics: list[str],
-    head: tuple[str, str],
-    lines: dict[str, dict[str, str]],
-) -> None:
-    """Adds the lines of one noise and round; only the first line names them."""
-    for number, (method, cells) in enumerate(lines.items()):
-        table.add_row(
-            *(head if number == 0 else ("", "")),
-            method,
-            *(cells.get(metric, "") for metric in metrics),
-            style="dim" if method == NOTHING else None,
-            end_section=number == len(lines) - 1,
-        )
 
 
 def method_lines(rows: list[Row]) -> dict[str, dict[str, str]]:
     """Arranges rows of one noise and round by method.
 
     Args:
-        rows: One for every method and metric.
+        rows: A row for every method and metric.
 
     Returns:
-        Per method its metrics as texts; then what a paper prints, where it does, and the
-        result of guessing.
+        The metrics as texts, by method; then those that a paper prints, by the name of the paper;
+        and last those of guessing.
     """
     lines: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -84,11 +75,11 @@ def method_lines(rows: list[Row]) -> dict[str, dict[str, str]]:
 
 
 def format_metric(metric: str, value: float) -> str:
-    """Returns a value for people: shares in percent.
+    """Returns the value of a metric for people; shares are in percent.
 
     Args:
-        metric: Its name.
-        value: The number.
+        metric: The name of the metric.
+        value: Its value.
     """
     if metric in SHARES:
         return format_percent(value)

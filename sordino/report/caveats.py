@@ -31,23 +31,29 @@ class Caveat:
         title: A few words.
         text: One or more sentences.
         grave: Whether it undoes the guarantee.
+        about_page: Whether it is about something that only the page of the run shows.
     """
 
     title: str
     text: str
     grave: bool = False
+    about_page: bool = False
 
 
-def list_caveats(summary: RunSummary) -> list[Caveat]:
+def list_caveats(summary: RunSummary, *, of_page: bool = True) -> list[Caveat]:
     """Lists everything that the guarantee does not cover.
 
     Args:
         summary: Summary of a run.
+        of_page: Whether the caveats are for the page of the run, and not for a document that shows
+            less than the page does.
 
     Returns:
         The caveats, grave ones first.
     """
     found = [*caveats_of_run(summary), *caveats_of_every_run(summary)]
+    if not of_page:
+        found = [caveat for caveat in found if not caveat.about_page]
     # The sort is stable: grave caveats move to the front, and the order is kept otherwise.
     return sorted(found, key=lambda caveat: not caveat.grave)
 
@@ -107,12 +113,13 @@ def caveats_of_run(summary: RunSummary) -> Iterator[Caveat]:
             text="How many records of each label a client has is drawn here from private records. "
             "Leave the picture out of anything that is published.",
             grave=not has_public_records(summary.run.protocol),
+            about_page=True,
         )
     if summary.attacks:
         yield Caveat(
-            title="The scores of attacks in this page",
+            title="The scores of attacks",
             text="Clients' records decide whether an attack was right, and a twin without noise "
-            "was trained on them: no guarantee covers these numbers. Publish no page with them.",
+            "was trained on them: no guarantee covers these numbers. Do not publish them.",
             grave=not has_public_records(summary.run.protocol),
         )
 
@@ -126,7 +133,7 @@ def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
         yield Caveat(
             title="Anyone who knows the seed",
             text=f"The noise was drawn from the seed {protocol.seed}, so that the run can be "
-            "repeated. Anyone who knows it, as every reader of this page does, can remove the "
+            "repeated. Anyone who knows it, as every reader of this text does, can remove the "
             f"noise, and nothing here holds. {USE_SECURE_NOISE}",
             grave=True,
         )
@@ -149,12 +156,11 @@ def _caveats_of_guarantees(summary: RunSummary) -> Iterator[Caveat]:
         )
     # Readers often take a guarantee about a record for one about a person with many records.
     if unit == "record":
-        text = "One record is hidden. All records of a client together are hidden less well"
+        text = "One record is hidden. All records of a client together are hidden less well."
         for guarantee in summary.guarantees["client"]:
             if guarantee.view == view:
-                epsilon = state_epsilon(guarantee.epsilon(delta))
-                text += f": {epsilon} in the view {view}"
-        yield Caveat(title="All records of one client", text=f"{text}.")
+                text += f" In the view {view}: {state_epsilon(guarantee.epsilon(delta))}."
+        yield Caveat(title="All records of one client", text=text)
 
 
 def _describe_vouching(guarantee: Guarantee, delta: float) -> Caveat:
@@ -176,6 +182,12 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
         )
     for warning in find_warnings(summary.run):
         yield Caveat(title="A model that learned nothing", text=warning, grave=True)
+    if is_simulation(summary):
+        yield Caveat(
+            title="The machine that simulated the clients",
+            text="All clients were simulated on one machine, and whoever controls it has all "
+            "records. The bounds hold against those who see what a view shows, and no more.",
+        )
     if summary.run.protocol.keeps_models:
         yield Caveat(title="Clients' own models", text=describe_own_models(summary.run.protocol))
     if find_own_scores(summary.run) is not None:
@@ -196,6 +208,7 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
             title="The scores of all rounds in this page",
             text="They come from the models of all rounds. For their readers the bound of the "
             "view rounds holds, not that of the view final.",
+            about_page=True,
         )
     if summary.withheld.draw:
         yield Caveat(
@@ -204,6 +217,15 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
             "its readers: the ledger and the run's folder must stay with the server.",
             grave=True,
         )
+
+
+def is_simulation(summary: RunSummary) -> bool:
+    """Returns whether all clients' records were on the machine that trained.
+
+    Args:
+        summary: Summary of a run.
+    """
+    return bool(summary.run.engine != "flower")
 
 
 def describe_own_models(protocol: Protocol) -> str:
@@ -254,7 +276,7 @@ def caveats_of_every_run(summary: RunSummary) -> Iterator[Caveat]:
     """
     yield Caveat(
         title="Other trainings on the same records",
-        text="This page prices one run. What several runs reveal adds up: earlier runs, "
+        text="Only one run is priced here. What several runs reveal adds up: earlier runs, "
         "runs that tuned settings, and later ones.",
     )
     yield Caveat(

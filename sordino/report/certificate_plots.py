@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-# Points of a curve against rounds or noise; each needs a price.
+# The number of points of a curve against rounds or noise. Each needs a price.
 POINTS = 9
 
 
@@ -35,13 +35,13 @@ def draw_certificate(
     delta: float,
     path: Path,
 ) -> None:
-    """Draws the three panels into a file.
+    """Draws trade-offs, epsilon against rounds and epsilon against noise into a file.
 
     Args:
         protocol: The protocol to price.
         guarantees: Its guarantees, one per view.
         delta: Where epsilon is shown.
-        path: The file; its suffix says the format.
+        path: The file, whose suffix determines the format.
 
     Raises:
         UserError: The file cannot be written.
@@ -66,14 +66,13 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Writes a figure to a file.
 
     Args:
-        figure: What was drawn.
-        path: The file; its suffix says the format.
+        figure: The figure.
+        path: The file, whose suffix determines the format.
 
     Raises:
         UserError: The file cannot be written.
     """
-    # A file that cannot be written is found after minutes of pricing, so the name is checked
-    # before.
+    # `check_plot_path` has refused what can be known to fail before minutes of pricing.
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
@@ -99,8 +98,8 @@ def draw_certified_tradeoffs(axes: Any, curves: dict[str, Guarantee]) -> None:
     """Draws the false negatives of the best test against its false positives, per view.
 
     Args:
-        axes: Matplotlib's, to draw on.
-        curves: Guarantees by name.
+        axes: The axes to draw on.
+        curves: Guarantees by the names of their views.
     """
     # Small rates are what a guarantee is about: there the points are denser.
     alphas = np.concatenate([np.geomspace(1e-5, 0.05, 7), np.linspace(0.1, 1, 10)])
@@ -125,7 +124,7 @@ def draw_rounds(
     """Draws epsilon against rounds: certified, by plain composition, and as published.
 
     Args:
-        axes: Matplotlib's, to draw on.
+        axes: The axes to draw on.
         protocol: The protocol to price, with fewer rounds.
         view: What the adversary sees.
         unit: "record" or "client".
@@ -169,12 +168,12 @@ def draw_noise(
     """Draws epsilon against the size of the noise, per view, around that of the protocol.
 
     Args:
-        axes: Matplotlib's, to draw on.
+        axes: The axes to draw on.
         protocol: The protocol to price, with more and less noise.
-        curves: Guarantees by name; their views and units are priced.
+        curves: Guarantees by the names of their views; these views and units are priced.
         delta: Where epsilon is shown.
     """
-    # A protocol without noise is drawn around 1, so that the picture is of use all the same.
+    # A protocol without noise is drawn around a noise of 1.
     centre = mechanism_of(protocol.noise).size or 1.0
     sigmas = np.geomspace(centre / 4, centre * 4, POINTS)
     for name, guarantee in curves.items():

@@ -32,7 +32,7 @@ from sordino.report.run_summary import find_last_scores, find_own_scores, run_do
 from sordino.report.terminal_tables import facts_table, make_table
 
 BARS = "▁▂▃▄▅▆▇█"
-# For outputs that cannot show the others.
+# For outputs without Unicode.
 PLAIN_BARS = "_.:-=+*#"
 STATUS_STYLES = {
     "finished": ("finished", "green"),
@@ -47,16 +47,16 @@ def kept_lines(plan: Protocol, parameters: int, every: int) -> list[str]:
     Args:
         plan: The protocol to train.
         parameters: The number of the model's parameters.
-        every: The number of rounds between two kept ones; 0 for none.
+        every: The distance, in rounds, between two that are kept; 0 keeps none.
 
     Returns:
         One sentence, or none where no uploads are kept.
     """
     if every == 0:
         return []
-    # The same rule as the archive's, so that the estimate counts what will be written.
+    # By the archive's own rule, so that the estimate counts what will be written.
     rounds = sum(is_kept(t, plan.rounds, every) for t in range(plan.rounds))
-    # Of every round the global model is kept along with the uploads.
+    # The global model of a round is kept along with its uploads.
     vectors = rounds * (1 + plan.participation.count_expected(clients=plan.clients))
     size = vectors * parameters * np.dtype(np.float32).itemsize
     return [
@@ -70,7 +70,7 @@ def summary(run: Run, encoding: str = "utf-8") -> Panel:
 
     Args:
         run: A run that has ended.
-        encoding: Encoding of the output, which decides about the letters that curves are drawn
+        encoding: The encoding of the output, which decides which characters curves are drawn
             with.
 
     Returns:
@@ -137,11 +137,11 @@ def next_steps(run: Run) -> list[tuple[str, str]]:
 
 
 def label_first(word: str, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns rows of which only the first has a word.
+    """Returns rows for `facts_table`, of which only the first has a word.
 
     Args:
-        word: What the lines are about.
-        lines: One or more texts.
+        word: The word.
+        lines: The texts, at least one.
 
     Example:
         >>> label_first("Next", ["this", "that"])
@@ -156,10 +156,10 @@ def result_line(run: Run, encoding: str = "utf-8") -> str:
 
     Args:
         run: A run that has ended.
-        encoding: Encoding of the output.
+        encoding: The encoding of the output.
 
     Returns:
-        A line with the last scores and, where the promise covers it, their curve.
+        A line with the last scores and, where the guarantee covers them, the curve of all.
     """
     if run.status == "diverged":
         last = int(run.metrics["round"][-1]) + 1
@@ -167,7 +167,7 @@ def result_line(run: Run, encoding: str = "utf-8") -> str:
     final = find_last_scores(run)
     if math.isnan(final["loss"]):
         return "not scored"
-    # A curve of all rounds is more than a promise about the last model covers.
+    # A guarantee about the last model does not cover the scores of all rounds.
     shown = publish_metrics(run.metrics, find_withheld(run.protocol))
     if math.isnan(final["accuracy"]):
         baseline = ""
@@ -255,12 +255,12 @@ def sparkline(values: np.ndarray, encoding: str = "utf-8", width: int = 30) -> s
     """Draws a curve in one line of text.
 
     Args:
-        values: The curve; numbers that are not finite are left out.
-        encoding: Encoding of the output; without Unicode, plain letters are used.
-        width: The number of letters, at most.
+        values: The values; those that are not finite are left out.
+        encoding: The encoding of the output; without Unicode, plain characters are used.
+        width: The largest number of characters.
 
     Returns:
-        The line; nothing for fewer than three values, or for a constant.
+        The line; empty for fewer than three values, or where all are equal.
     """
     finite = values[np.isfinite(values)]
     # Two points do not make a curve.
@@ -282,7 +282,8 @@ def score_rows(scores: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the scores of a model, as `sordino evaluate` prints them.
 
     Args:
-        scores: As `evaluate_run` returns them; "clients" and "personal" hold accuracies of clients.
+        scores: The scores, as `evaluate_run` returns them; "clients" and "personal" hold one
+            accuracy for every client.
 
     Returns:
         Pairs of a word and a text.

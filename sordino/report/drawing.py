@@ -1,8 +1,8 @@
-"""Draws figures in one style: a palette, a size of type, and SVG that is embedded in the page.
+"""Draws figures in one style, as SVG that is embedded in the page.
 
-Figures are drawn in the colours of the light page. In the SVG each colour becomes the variable of
-that name, so that the page decides, light or dark. Text stays text: it can be selected, found and
-read aloud, and is set in the page's own type.
+Figures are drawn in the colours of the light page. In the SVG, every colour is replaced by the CSS
+variable of its name, so that the page decides whether it is light or dark. Text stays text: it can
+be selected, searched and read aloud, and is set in the page's own typeface.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Each name is a variable in templates/style.css, with a light and a dark value. Hues after Okabe
-# and Ito, distinct for every kind of colour vision.
+# Every name is a variable in templates/style.css, with a light and a dark value. The hues follow
+# Okabe and Ito: they are distinct for every kind of colour vision.
 COLOURS = {
     "ink": "#1d2733",
     "muted": "#56616e",
@@ -41,9 +41,8 @@ DASHES = ("-", "--", ":", "-.")
 # Inches: type of 9 points is 10 pixels high on a phone, and two figures fit side by side on a desk.
 WIDTH = 4.5
 HEIGHT = 3.1
-# Points of a line.
+# The largest number of points that are drawn of a line, and of rows in a table.
 MOST_POINTS = 200
-# Rows of a table.
 MOST_ROWS = 24
 
 
@@ -52,12 +51,12 @@ class Picture:
     """Holds a figure as a page shows it.
 
     Attributes:
-        name: Unique in its page; ids in the SVG begin with it.
-        title: A few words.
+        name: The name of the figure, unique in its page; ids in the SVG begin with it.
+        title: The title of the figure.
         description: What the figure shows, in words.
-        svg: The drawing.
-        columns: The heads of the table of its numbers.
-        rows: Its numbers as a table.
+        svg: The drawing, as an svg element.
+        columns: The column heads of the table of the figure's numbers.
+        rows: The rows of that table.
     """
 
     name: str
@@ -75,7 +74,7 @@ def new_figure(
 
     Args:
         height: Height in inches.
-        rows: How many axes are stacked.
+        rows: The number of axes, one above the other.
         width: Width in inches.
 
     Returns:
@@ -92,7 +91,7 @@ def new_figure(
 
 
 def quieten_axes(axes: Axes) -> None:
-    """Makes axes stay in the background.
+    """Draws axes, ticks and grid in light colours, so that the data stand out.
 
     Args:
         axes: Axes of any figure.
@@ -113,10 +112,10 @@ def quieten_axes(axes: Axes) -> None:
 
 
 def cap_epsilons(epsilons: Sequence[float]) -> np.ndarray:
-    """Returns epsilons as they are drawn: larger ones are put at the largest that means something.
+    """Returns epsilons as they are drawn: at most the largest that means something.
 
     Args:
-        epsilons: Any, infinity among them.
+        epsilons: The epsilons, which may be infinite.
 
     Example:
         >>> cap_epsilons([7.9, 234.0, float("inf")]).tolist()
@@ -127,11 +126,11 @@ def cap_epsilons(epsilons: Sequence[float]) -> np.ndarray:
 
 
 def label_epsilons(text: str, epsilons: Sequence[float]) -> str:
-    """Returns the label of an axis of epsilons, which says if some of them limit nothing.
+    """Returns the label of an axis of epsilons, which says where epsilons are without meaning.
 
     Args:
         text: The label.
-        epsilons: What the axis shows.
+        epsilons: The epsilons on the axis.
 
     Example:
         >>> label_epsilons("ε", [1.0, 234.0]), label_epsilons("ε", [1.0])
@@ -158,7 +157,7 @@ def add_legend(axes: Axes, **options: Any) -> None:
 
     Args:
         axes: Axes of any figure.
-        **options: Of matplotlib's legend.
+        **options: Options of matplotlib's `legend`.
     """
     axes.legend(
         frameon=False,
@@ -172,7 +171,7 @@ def line_style(index: int) -> dict[str, str]:
     """Returns colour and dashes of one of several lines.
 
     Args:
-        index: Its number, from 0.
+        index: The number of the line, from 0.
     """
     return {
         "color": COLOURS[SERIES[index % len(SERIES)]],
@@ -184,8 +183,8 @@ def spread_indices(length: int, most: int) -> np.ndarray:
     """Returns evenly spaced indices of a long sequence, the first and the last among them.
 
     Args:
-        length: Length of the sequence.
-        most: How many indices at most.
+        length: The length of the sequence.
+        most: The largest number of indices.
 
     Example:
         >>> spread_indices(5, 10).tolist(), spread_indices(1000, 3).tolist()
@@ -200,8 +199,8 @@ def select_rows(rows: Sequence[tuple[str, ...]], most: int = MOST_ROWS) -> list[
     """Selects rows for a table that people read.
 
     Args:
-        rows: All of them.
-        most: How many are kept at most.
+        rows: All rows.
+        most: The largest number of rows to keep.
     """
     return [rows[index] for index in spread_indices(len(rows), most).tolist()]
 
@@ -219,14 +218,11 @@ def finish_picture(
 
     Args:
         figure: The drawing.
-        name: Unique in its page.
-        title: A few words.
+        name: The name of the figure, unique in its page.
+        title: The title of the figure.
         description: What the figure shows, in words.
-        columns: The heads of the table of its numbers.
-        rows: Its numbers as a table.
-
-    Returns:
-        The picture.
+        columns: The column heads of the table of its numbers.
+        rows: The rows of that table.
     """
     svg = render_svg(figure, name=name, title=title, description=description)
     return Picture(
@@ -250,9 +246,9 @@ def render_svg(
 
     Args:
         figure: The drawing.
-        name: What its ids begin with, so that they are unique in the page.
-        title: Read aloud first.
-        description: Read aloud after the title.
+        name: The beginning of all ids, so that they are unique in the page.
+        title: The title, which a screen reader reads first.
+        description: The description, which a screen reader reads after the title.
 
     Returns:
         An svg element.
@@ -287,11 +283,11 @@ def render_svg(
 def simplify_tag(tag: str, name: str) -> str:
     """Returns a tag of an SVG in the page's colours.
 
-    What the page has no use for is removed: ids of groups, names of typefaces, third decimals.
+    Ids of groups, names of typefaces and third decimals are removed: the page has no use for them.
 
     Args:
-        tag: As matplotlib writes it.
-        name: What ids begin with.
+        tag: The tag, as matplotlib writes it.
+        name: The beginning of all ids.
     """
     if tag.startswith("<g "):
         tag = re.sub(r'\sid="[^"]*"', "", tag)
@@ -304,15 +300,15 @@ def simplify_tag(tag: str, name: str) -> str:
 
 
 def shorten_label(text: str, most: int = 40) -> str:
-    """Returns a user's name for something as a label in a figure.
+    """Returns a label for a figure, shortened if it is long.
 
     Args:
-        text: The name.
-        most: How many letters are shown.
+        text: The label, such as the name of a run.
+        most: The largest number of characters.
     """
     if len(text) > most:
         text = text[: most - 1] + "…"
     if text.startswith("_"):
-        # Matplotlib hides labels that begin with an underscore; a space of no width shows them.
+        # Matplotlib hides labels that begin with an underscore, unless a zero-width space precedes.
         return "\u200b" + text
     return text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sordino.privacy.guarantee import MEANINGFUL, format_delta
-from sordino.protocol import ClientBudget, View
+from sordino.protocol import View
 from sordino.report.attack_figures import draw_attacks
 from sordino.report.drawing import (
     COLOURS,
@@ -37,6 +38,9 @@ from sordino.report.phrasing import describe_test_records
 from sordino.report.run_prices import ClientSpending, choose_client_view
 from sordino.report.run_summary import ALPHAS, FIVE_PERCENT, RunSummary, select_scored_rounds
 from sordino.report.view_figure import draw_views
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Rows in the table of a trade-off curve.
 TRADEOFF_ROWS = 18
@@ -153,13 +157,8 @@ def draw_spending(summary: RunSummary) -> Picture | None:
     kept = ""
     if budget is not None:
         limit = min(budget.epsilon, MEANINGFUL)
-        axes.axhline(
-            limit,
-            color=COLOURS["orange"],
-            linestyle="--",
-            linewidth=1.4,
-            label=f"budget: {budget.epsilon:g}",
-        )
+        style = {"color": COLOURS["orange"], "linestyle": "--", "linewidth": 1.4}
+        axes.axhline(limit, label=f"budget: {budget.epsilon:g}", **style)
         highest = max(highest, limit)
         # Training stops before a round that would exceed its budget.
         if epsilons[-1] <= budget.epsilon:
@@ -272,21 +271,7 @@ def draw_clients(summary: RunSummary) -> Picture | None:
         color=COLOURS["blue"],
         label="spent, at most",
     )
-    budgets = [
-        (rank, min(row.budget.epsilon, MEANINGFUL))
-        for rank, row, _ in shown
-        if row.budget is not None
-    ]
-    if budgets:
-        axes.scatter(
-            [rank for rank, _ in budgets],
-            [limit for _, limit in budgets],
-            marker="_",
-            s=70,
-            linewidths=2,
-            color=COLOURS["orange"],
-            label="the client's budget",
-        )
+    _mark_budgets(axes, {rank: row for rank, row, _ in shown})
     axes.set(
         xlabel="clients, the most exposed first",
         ylabel=label_epsilons("ε, given who took part", epsilons),
@@ -295,23 +280,45 @@ def draw_clients(summary: RunSummary) -> Picture | None:
     use_whole_numbers(axes)
     add_legend(axes)
     view = choose_client_view(summary.run, summary.headline)
-    table = [
-        (
-            str(row.client),
-            f"{row.records:,}",
-            f"{row.rounds:,}",
-            format_upper_bound(row.epsilon),
-            _format_budget(row.budget),
-        )
-        for row in rows
-    ]
     return finish_picture(
         figure,
         name="clients",
         title="What each client has spent",
         description=_describe_clients(view, priced, len(rows)),
         columns=("client", "records", "rounds", "ε, at most", "own budget"),
-        rows=select_rows(table),
+        rows=select_rows([_tabulate_client(row) for row in rows]),
+    )
+
+
+def _mark_budgets(axes: Axes, rows: Mapping[int, ClientSpending]) -> None:
+    """Marks the budgets of clients, which are given by their ranks."""
+    budgets = {
+        rank: min(row.budget.epsilon, MEANINGFUL)
+        for rank, row in rows.items()
+        if row.budget is not None
+    }
+    if budgets:
+        axes.scatter(
+            list(budgets),
+            list(budgets.values()),
+            marker="_",
+            s=70,
+            linewidths=2,
+            color=COLOURS["orange"],
+            label="the client's budget",
+        )
+
+
+def _tabulate_client(row: ClientSpending) -> tuple[str, ...]:
+    budget = MISSING
+    if row.budget is not None:
+        budget = f"{row.budget.epsilon:g}"
+    return (
+        str(row.client),
+        f"{row.records:,}",
+        f"{row.rounds:,}",
+        format_upper_bound(row.epsilon),
+        budget,
     )
 
 
@@ -331,9 +338,3 @@ def _describe_clients(
             f" {clients - len(priced)} clients have no finite bound, or would take long to price."
         )
     return text
-
-
-def _format_budget(budget: ClientBudget | None) -> str:
-    if budget is None:
-        return MISSING
-    return f"{budget.epsilon:g}"

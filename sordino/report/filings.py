@@ -122,7 +122,9 @@ def write_model_card(summary: RunSummary) -> str:
     _, unit, delta = summary.headline
     results = [f"- {name}: {value}" for name, value in list_known_scores(run)] or ["- not scored"]
     audits = [state_audit(audit) for audit in summary.audits]
-    caveats = [f"- **{caveat.title}.** {caveat.text}" for caveat in list_caveats(summary)]
+    caveats = [
+        f"- **{caveat.title}.** {caveat.text}" for caveat in list_caveats(summary, of_page=False)
+    ]
     return "\n".join(
         [
             "---",
@@ -271,7 +273,8 @@ def _state_mechanisms(summary: RunSummary) -> str:
 
 def _join_caveats(summary: RunSummary) -> str:
     """Returns everything that the guarantee does not cover, in one text."""
-    return " ".join(f"{caveat.title}: {caveat.text}" for caveat in list_caveats(summary))
+    caveats = list_caveats(summary, of_page=False)
+    return " ".join(f"{caveat.title}: {caveat.text}" for caveat in caveats)
 
 
 def _make_slug(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Says when a training taught its model nothing, which a green end would hide."""
+"""Warns of a training that taught its model nothing, though it ended as planned."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sordino.protocol import Protocol, noisy_steps_of
 from sordino.report.number_formats import format_percent
 from sordino.report.run_summary import find_last_scores
 
-# Over T rounds moves add up to T of them and independent noise to sqrt(T): below 1 the noise has
-# moved the model further than the data have.
+# Over T rounds, moves add up to T times one and independent noise to sqrt(T) times one: below 1,
+# the noise has moved the model further than the data have.
 LEAST_OF_UPLOADS = 1.0
 # Of steps only the best case is known: all gradients are as long as the clip, in one direction.
 # Heavy tails count in a deviation more than they disturb: under staircase noise a network has
@@ -122,9 +122,9 @@ def bound_step_signal(protocol: Protocol, parameters: int, rounds: int) -> float
     """Returns the most that noisy steps may move a model, over the noise of all of them.
 
     Args:
-        protocol: with noise in its steps.
-        parameters: of the model.
-        rounds: that were trained.
+        protocol: A protocol with noise in its steps.
+        parameters: The number of the model's parameters.
+        rounds: The number of rounds that were trained.
     """
     release = noisy_steps_of(protocol)
     noise = mechanism_of(release.sum_noise).deviation * math.sqrt(parameters)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sordino.federation.store.run import Run
 
 NOT_PRIVATE = (
-    "Not private: the same training without noise, trained to compare. No promise covers its "
+    "Not private: this is the same training without noise, for comparison. No guarantee covers its "
     "model or its scores. Do not publish them."
 )
 FILE = "without-noise.json"
@@ -32,12 +32,12 @@ class NoiseCost:
     """Holds the last scores of a run and of its twin without noise.
 
     Attributes:
-        accuracy: Accuracy of the twin; NaN where it is not known.
-        loss: Loss of the twin.
-        accuracy_lost: How much less the run itself reaches; NaN where it is not known.
+        accuracy: The accuracy of the twin; NaN where it is not known.
+        loss: The loss of the twin.
+        accuracy_lost: The accuracy of the twin minus that of the run; NaN where either is unknown.
         twin: The folder of the twin.
-        private: False, always.
-        note: Says what that means.
+        private: Always False.
+        note: A sentence that says what that means.
     """
 
     accuracy: float
@@ -49,7 +49,7 @@ class NoiseCost:
 
     @property
     def sentence(self) -> str:
-        """What noise cost, in words."""
+        """The cost of the noise, in words."""
         if math.isnan(self.accuracy):
             return f"Without noise: loss {format_measurement(self.loss)}. {NOT_PRIVATE}"
         points = f"{100 * self.accuracy_lost:.1f} points"
@@ -64,7 +64,7 @@ class NoiseCost:
 
 
 def compare_with_twin(run: Run, twin: Run) -> NoiseCost:
-    """Returns what noise cost a run.
+    """Compares the scores of a run with those of the same training without noise.
 
     Args:
         run: The private run.
@@ -85,15 +85,15 @@ def compare_with_twin(run: Run, twin: Run) -> NoiseCost:
 
 
 def write_noise_cost(run: Run, cost: NoiseCost, page: str) -> Path:
-    """Writes the comparison below private/ in the run's folder; report.html stays as it is.
+    """Writes the comparison below private/ in the run's folder; report.html is not changed.
 
     Args:
         run: The private run.
         cost: The comparison.
-        page: The report with the comparison in it.
+        page: The report with the comparison in it, as HTML.
 
     Returns:
-        The page.
+        The file of the report.
 
     Raises:
         UserError: A file cannot be written.

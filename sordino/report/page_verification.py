@@ -1,4 +1,4 @@
-"""Verifies that the report of a run agrees with what the sealed files give again."""
+"""Verifies that the report of a run says what follows from the sealed files."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Page:
     """Holds what a report says.
 
     Attributes:
-        path: The file.
-        headline: Its first sentence.
-        document: Its machine-readable block.
-        version: Version of Sordino that wrote it.
+        path: The file of the report.
+        headline: The sentence at the top.
+        document: The machine-readable block.
+        version: The version of Sordino that wrote the report.
     """
 
     path: Path
@@ -56,11 +56,11 @@ class Page:
 
 
 class Difference(NamedTuple):
-    """Describes what a report says that the run does not.
+    """Describes something in a report that does not follow from the run.
 
     Attributes:
-        said: What it says.
-        unsafe: Whether it promises too much.
+        said: What the report says, and what it should say.
+        unsafe: Whether the report promises too much.
     """
 
     said: str
@@ -76,13 +76,12 @@ def read_page(path: Path) -> Page:
     Raises:
         Changed: It is no longer a report.
     """
-    # A report is read as text: nothing of it is run.
     try:
         text = path.read_text(encoding="utf-8")
         headline = _find(HEADLINE, text)
         document = json.loads(_find(BLOCK, text))
         if not isinstance(document, dict):
-            # JSON of another kind would fail later, with a less clear message.
+            # Any other JSON would fail later, with a message that is less clear.
             raise ValueError("its numbers are missing")
         return Page(
             path=path,
@@ -111,7 +110,7 @@ def check_prices(run: Run) -> list[SealCheck]:
         Changed: report.html is not a report.
     """
     headline = choose_run_headline(run)
-    # Priced again from protocol and ledger: nothing that the page says enters.
+    # Priced from the protocol and the ledger alone; nothing is taken from the page.
     guarantee = price_run(run, headline)
     said = f"computed again: {guarantee.sentence(headline.delta)}"
     checks = [SealCheck(subject="price", result="whole", said=said)]
@@ -120,7 +119,7 @@ def check_prices(run: Run) -> list[SealCheck]:
         said = "there is no report.html"
         return [*checks, SealCheck(subject="report", result="not checked", said=said)]
     page = read_page(path)
-    # A page of an unfinished run is true for that moment, and no sign of tampering.
+    # A page about an unfinished run was true when it was written, and is no sign of tampering.
     if page.document.get("run", {}).get("status") == "unfinished" != run.status:
         said = "report.html was written before the run ended; rewrite it with `sordino report`"
         return [*checks, SealCheck(subject="report", result="not checked", said=said)]
@@ -137,7 +136,7 @@ def check_page(run: Run, page: Page) -> SealCheck:
     subject = "report"
     try:
         difference = find_report_difference(run, page)
-    # A document of another shape is unsafe: its numbers cannot be held against anything.
+    # A document of another shape is unsafe, since its numbers cannot be compared with anything.
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         said = f"its numbers for machines are not those of a report ({error!r})"
         difference = Difference(said, unsafe=True)
@@ -147,7 +146,8 @@ def check_page(run: Run, page: Page) -> SealCheck:
             "its other words are not compared"
         )
         return SealCheck(subject=subject, result="whole", said=said)
-    # A later version may price tighter. A page that promises less than it could misleads nobody.
+    # A later version may prove smaller bounds. A page that promises less than it could misleads
+    # nobody.
     if not difference.unsafe and page.version != version("sordino"):
         said = (
             f"report.html was written by Sordino {page.version}, which said more: {difference.said}"
@@ -158,7 +158,7 @@ def check_page(run: Run, page: Page) -> SealCheck:
 
 
 def find_report_difference(run: Run, page: Page) -> Difference | None:
-    """Finds the first thing that a report says and the run does not.
+    """Finds the first statement of a report that does not follow from the run.
 
     Args:
         run: What was trained.
@@ -206,7 +206,7 @@ def state_earlier_headline(guarantee: Guarantee, delta: float) -> str:
 
 
 def find_other_difference(run: Run, document: dict[str, Any]) -> Difference | None:
-    """Finds what a report says otherwise about the run's end, its clients and its rounds.
+    """Finds the first wrong statement about the run's end, its clients or its rounds.
 
     Args:
         run: What was trained.
@@ -225,7 +225,7 @@ def find_other_difference(run: Run, document: dict[str, Any]) -> Difference | No
     for name, values in shown.items():
         for number, value in zip(shown["round"], values, strict=True):
             true = to_json_value(run.metrics[name][index_of[number]])
-            # What was left out of a page is not a difference.
+            # A value that the page leaves out is not a wrong one.
             if value is not None and value != true:
                 return Difference(f"{name} of round {number} is {value} there", unsafe=True)
     for name in ("loss", "accuracy"):
@@ -251,7 +251,7 @@ def are_close(one: float, other: float) -> bool:
     """Returns whether two numbers are equal up to their last bits.
 
     Args:
-        one: A number.
-        other: A number.
+        one: The first number.
+        other: The second number.
     """
     return one == other or math.isclose(one, other, rel_tol=TOLERANCE)

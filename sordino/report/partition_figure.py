@@ -1,4 +1,4 @@
-"""Draws how many records of each label every client has."""
+"""Draws the number of records that every client has of each label."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.path import Path
 
+# The number of tones, of which each stands for a range of counts.
 TONES = 5
-# Clients that are drawn.
+# The largest number of clients that are drawn.
 MOST_DRAWN = 120
-# Clients and labels in the table of numbers.
+# The largest number of clients and of labels in the table.
 MOST_ROWS = 24
 MOST_COLUMNS = 30
 # Half the side of a cell, in units of the distance between two.
@@ -33,13 +34,13 @@ HALF_CELL = 0.44
 
 
 def draw_partition_figure(summary: RunSummary) -> Picture | None:
-    """Draws how many records of each label every client has, darker for more.
+    """Draws the number of records that every client has of each label; darker means more.
 
     Args:
         summary: Summary of a run.
 
     Returns:
-        None where the run did not write it down.
+        None where the numbers were not written down, or may not be shown.
     """
     if summary.shares is None:
         return None
@@ -84,7 +85,7 @@ def describe_partition(counts: np.ndarray) -> str:
     """Says how many records and clients there are.
 
     Args:
-        counts: Records by client and label.
+        counts: The numbers of records by client and label.
 
     Returns:
         A sentence.
@@ -104,15 +105,15 @@ def draw_cells(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
     """Draws a cell for every client and label.
 
     Args:
-        axes: Where to draw.
-        counts: Records by client and label.
-        names: The labels.
+        axes: The axes to draw on.
+        counts: The numbers of records by client and label.
+        names: The names of the labels.
     """
     from matplotlib.patches import PathPatch, Rectangle
     from matplotlib.path import Path
 
     largest = max(1, int(counts.max()))
-    # Squares: a single record stays visible next to thousands.
+    # The edges grow as squares, so that small counts differ in tone even next to thousands.
     edges = np.ceil(largest * (np.arange(1, TONES + 1) / TONES) ** 2).astype(int)
     tones = np.searchsorted(edges, counts)
     handles = []
@@ -125,7 +126,7 @@ def draw_cells(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
         }
         cells = np.argwhere((counts > 0) & (tones == tone)).tolist()
         if cells:
-            # Cells of one tone are one path, so that the drawing stays small.
+            # All cells of one tone are one path, which keeps the SVG small.
             path = Path.make_compound_path(*(_cell_path(x, y) for x, y in cells))
             axes.add_patch(PathPatch(path, **fill))
         if low <= high:

@@ -20,7 +20,7 @@ BROWSERS = (
     "msedge",
     "brave-browser",
 )
-# Seconds that a browser is given.
+# Seconds after which a browser that has not printed the page is stopped.
 PATIENCE = 120
 
 
@@ -70,7 +70,7 @@ def print_page(page: Path) -> Path:
             f"--user-data-dir={profile}",
         ]
         if os.geteuid() == 0:
-            # Browsers refuse to sandbox themselves for root; the page is ours and runs no script.
+            # Browsers cannot sandbox themselves as root; the page is ours and runs no script.
             options.append("--no-sandbox")
         command = [program, *options, f"--print-to-pdf={printed}", page.resolve().as_uri()]
         try:
@@ -84,7 +84,7 @@ def print_page(page: Path) -> Path:
             lines = answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"]
         except (OSError, subprocess.TimeoutExpired) as error:
             lines = [str(error)]
-        # Browsers report failures with exit code 0 as well; only the file says that it worked.
+        # Browsers end with exit code 0 even if they fail; only the file shows that they did not.
         if not printed.exists():
             raise UserError(
                 f"--pdf: {program} did not print {page}: {lines[-1]}. "

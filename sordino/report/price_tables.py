@@ -39,7 +39,7 @@ def guarantees_table(guarantees: Sequence[Guarantee], delta: float, title: str) 
     Returns:
         The table for a terminal.
     """
-    # Only Gaussian curves have a mu and a rho: where none is, their columns would be empty.
+    # Only Gaussian curves have a mu and a rho; without one, these columns would be empty.
     gaussian = any(guarantee.mu is not None for guarantee in guarantees)
     columns: dict[str, Justify] = {"view": "left", "sees": "left"}
     if gaussian:
@@ -79,7 +79,8 @@ def notes(
         sizes: The number of records of every client, where it is known, as in a run.
 
     Returns:
-        Sentences about vouched assumptions, missing noise and a delta that is too large.
+        Sentences about assignments of records, vouched assumptions, missing limits and a delta that
+        is too large.
     """
     # Views share most of their notes.
     lines = list(dict.fromkeys(note for guarantee in guarantees for note in guarantee.notes))
@@ -111,10 +112,13 @@ def notes(
 
 
 def describe_closeness(guarantees: Sequence[Guarantee]) -> list[str]:
-    """Says how far noise is from the law that mu and rho are parameters of, where they are shown.
+    """Says how far drawn noise may be from the law that mu and rho describe.
 
     Args:
         guarantees: Guarantees of the views.
+
+    Returns:
+        One sentence; none where noise has exactly its law, or no mu is shown.
     """
     distances = [one.total_variation for one in guarantees if one.mu is not None]
     if max(distances, default=0.0) == 0:
@@ -134,7 +138,7 @@ def count_units(protocol: Protocol, unit: str, sizes: Sequence[int] | None) -> i
         sizes: The number of records of every client, where it is known.
 
     Returns:
-        The number, or None where neither the sizes nor the protocol say it.
+        The number; None where it follows neither from the sizes nor from the protocol.
     """
     if unit == "client":
         return protocol.clients
@@ -148,7 +152,7 @@ def count_units(protocol: Protocol, unit: str, sizes: Sequence[int] | None) -> i
 
 
 def depends_on_unstated_sizes(protocol: Protocol, unit: str) -> bool:
-    """Returns whether a guarantee could be smaller if the clients' sizes were known.
+    """Returns whether a bound could be smaller if the clients' numbers of records were known.
 
     Args:
         protocol: The protocol to price.
@@ -161,7 +165,7 @@ def depends_on_unstated_sizes(protocol: Protocol, unit: str) -> bool:
 
 
 def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: float) -> Table:
-    """Builds a table of the planned bound and those realised, given who took part.
+    """Builds a table of the planned bound and of those given who took part.
 
     Args:
         planned: The bound before the draw of clients.
@@ -173,7 +177,7 @@ def realised_table(planned: Guarantee, realised: dict[int, Guarantee], delta: fl
     """
     title = f"view {planned.view}, unit {planned.unit}, delta {format_delta(delta)}"
     table = make_table({"bound": "left", "epsilon": "right"}, title)
-    # Bounds given who took part reveal the draw, and come below the one that does not.
+    # The planned bound comes first: the others hold only for a reader who may know the draw.
     table.add_row("planned: before the draw of clients", format_upper_bound(planned.epsilon(delta)))
     ordered = sorted((guarantee.epsilon(delta), client) for client, guarantee in realised.items())
     shown = {
@@ -206,10 +210,10 @@ def privacy_lines(run: Run) -> list[str]:
 
 
 def in_brief(guarantee: Guarantee, delta: float) -> str:
-    """Returns a view with its epsilon, and what that rests on where something was vouched for.
+    """Returns a view with its epsilon, and with the assumption that was vouched for, if any.
 
     Args:
-        guarantee: The guarantee whose price is shown.
+        guarantee: The guarantee of the view.
         delta: Where epsilon is shown.
     """
     text = f"{guarantee.view} {format_upper_bound(guarantee.epsilon(delta))}"
@@ -247,7 +251,7 @@ def clients_table(prices: Sequence[ClientPrice]) -> Table:
     """Builds a table of clients that have their own noise.
 
     Args:
-        prices: A row each.
+        prices: The noise and the bound of every such client.
     """
     table = Table(title="Each client's own noise, and its bound against the server")
     for column in ("client", "mechanism", "noise", "budget", "delta", "epsilon, at most", "rounds"):
@@ -271,9 +275,9 @@ def needed_table(rows: Sequence[Needed], protocol: Protocol, epsilon: float, del
 
     Args:
         rows: The mechanisms with their noise.
-        protocol: The federation they are compared for.
-        epsilon: The guarantee against the server.
-        delta: Delta of the same guarantee.
+        protocol: The federation that they are compared for.
+        epsilon: The epsilon of the guarantee, against the server.
+        delta: The delta of the guarantee.
 
     Returns:
         The table; the least noise is marked, and the others are given as multiples of it.
@@ -333,11 +337,6 @@ def make_round_pricer(begun: Begun, folder: Path) -> Callable[[int], str]:
     view = choose_headline(begun.protocol)[0]
 
     def say_price(rounds: int) -> str:
-        """Returns the price of some rounds, in words.
-
-        Args:
-            rounds: How many rounds.
-        """
         epsilon = price(rounds)
         if epsilon > MEANINGFUL:
             return f"epsilon {format_upper_bound(epsilon)} ({view})"

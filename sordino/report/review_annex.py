@@ -15,7 +15,7 @@ from itertools import pairwise
 from sordino.privacy.guarantee import MEANINGFUL, format_delta
 from sordino.protocol.version import own_version
 from sordino.protocol.views import UNIT_IN_WORDS
-from sordino.report.caveats import list_caveats
+from sordino.report.caveats import is_simulation, list_caveats
 from sordino.report.evidence import AttackResult, Audit
 from sordino.report.filings import (
     NEIGHBOURS,
@@ -176,13 +176,15 @@ def answer_guideline(summary: RunSummary) -> list[ReviewAnswer]:
         ),
         ReviewAnswer(
             question="What is not covered?",
-            lines=tuple(f"- **{one.title}.** {one.text}" for one in list_caveats(summary)),
+            lines=tuple(
+                f"- **{one.title}.** {one.text}" for one in list_caveats(summary, of_page=False)
+            ),
         ),
         ReviewAnswer(
             question="Who has access to records, keys and logs?",
             lines=(
-                f"{TO_FILL}. Records stay with their clients; the folders `private/`, `clients/` "
-                "and `uploads/`, the checkpoints and the ledger must not be published.",
+                f"{TO_FILL}. {locate_records(summary)} The folders `private/`, `clients/` and "
+                "`uploads/`, the checkpoints, the partition and the ledger must not be published.",
             ),
         ),
     ]
@@ -199,8 +201,8 @@ def answer_opinion(summary: RunSummary) -> list[ReviewAnswer]:
         ReviewAnswer(
             question="Which measures were taken in design and training?",
             lines=(
-                "Federated training: records stay where they are. Limits on what a record can "
-                f"change, and noise: {describe_noise(summary.run.protocol)}.",
+                f"{locate_records(summary)} What a record can change is limited, and noise hides "
+                f"it: {describe_noise(summary.run.protocol)}.",
                 f"{TO_FILL}: selection and minimisation of the records, legal basis, the data "
                 "protection impact assessment.",
             ),
@@ -311,15 +313,25 @@ def describe_randomness(summary: RunSummary) -> str:
         summary: Summary of a run.
     """
     protocol = summary.run.protocol
-    source = "from the operating system's entropy, by a ChaCha20 keystream"
-    if not protocol.noise.secure:
-        source = (
-            "from a seed, by a ChaCha20 keystream: anyone who knows the seed can remove the noise"
-        )
     numbers = "in floating point, whose lowest bits are not hardened against attacks"
     if protocol.release.integers:
         numbers = "as integers of a discrete Gaussian, with no floating point in between"
-    return f"Noise is drawn {source}, {numbers}."
+    if protocol.noise.secure:
+        source = "The key is from the operating system's entropy and is not kept."
+    else:
+        source = "The key is made of a seed: anyone who knows the seed can remove the noise."
+    return f"Noise is drawn from a ChaCha20 keystream, {numbers}. {source}"
+
+
+def locate_records(summary: RunSummary) -> str:
+    """Says where the records of the clients were during the training.
+
+    Args:
+        summary: Summary of a run.
+    """
+    if is_simulation(summary):
+        return "The clients were simulated on one machine, which had the records of all of them."
+    return "Every client trained on its own machine, which its records did not leave."
 
 
 def describe_accuracy(summary: RunSummary) -> str:

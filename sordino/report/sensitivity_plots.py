@@ -1,4 +1,4 @@
-"""How the distance of twins is shown: a table for a terminal, and a plot against rounds."""
+"""Shows the distance of twins: as a table in a terminal, and as a plot against rounds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sordino.report.certificate_plots import SUFFIXES, save_figure
 if TYPE_CHECKING:
     from sordino.audit.twin_sweeps import Sensitivity
 
-# A bound this many times above the measurements needs a logarithmic axis.
+# The axis is logarithmic if a bound is more than this many times as large as the measurements.
 FAR = 20.0
 
 
 def plot_path(out: Path, key: str | None) -> Path:
-    """Finds the file of a plot, and makes its folder.
+    """Returns the file of a plot, and makes its folder.
 
     The folder is made before anything is trained, so that a mistake shows at once.
 
     Args:
         out: A file whose suffix is that of a picture, or a folder.
-        key: The key that is varied, if one is.
+        key: The key that is varied; None if none is.
 
     Returns:
         The file.
@@ -49,10 +49,10 @@ def plot_path(out: Path, key: str | None) -> Path:
 
 
 def default_plot_name(key: str | None) -> str:
-    """Returns the name of a plot.
+    """Returns the name of the file of a plot.
 
     Args:
-        key: The key that is varied, if one is.
+        key: The key that is varied; None if none is.
     """
     if key is None:
         return "sensitivity.png"
@@ -60,11 +60,11 @@ def default_plot_name(key: str | None) -> str:
 
 
 def sensitivity_table(rows: Sequence[Sensitivity], key: str | None) -> Table:
-    """Builds a table of distances after the last round, and of what they can be at most.
+    """Builds a table of distances after the last round, and of their bounds.
 
     Args:
-        rows: One for every value.
-        key: The key that is varied, if one is.
+        rows: The distances for every value of the key.
+        key: The key that is varied; None if none is.
 
     Returns:
         The table for a terminal.
@@ -89,7 +89,7 @@ def value_in_words(value: object) -> str:
     """Returns a swept value in words.
 
     Args:
-        value: A number, a text, a table, or None for the protocol as it is.
+        value: A number, a text, a table, or None where nothing is varied.
     """
     if value is None:
         return "as it is"
@@ -104,9 +104,9 @@ def draw_sensitivity(rows: Sequence[Sensitivity], key: str | None, path: Path) -
     """Draws distances against rounds: means as lines, spreads as bands, bounds dashed.
 
     Args:
-        rows: One for every value, each in another colour.
-        key: The key that is varied, if one is.
-        path: The file; its suffix says the format.
+        rows: The distances for every value of the key, each drawn in another colour.
+        key: The key that is varied; None if none is.
+        path: The file, whose suffix determines the format.
 
     Raises:
         UserError: The file cannot be written.
@@ -116,7 +116,7 @@ def draw_sensitivity(rows: Sequence[Sensitivity], key: str | None, path: Path) -
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    # These colours differ in lightness too, so that the colour-blind can tell them apart.
+    # These colours differ in lightness as well, so that everybody can tell them apart.
     colours = colormaps["viridis"](np.linspace(0, 0.85, len(rows)))
     for row, colour in zip(rows, colours, strict=True):
         draw_row(axes, row, key, colour)
@@ -146,10 +146,10 @@ def draw_row(
     """Draws one value of a sweep.
 
     Args:
-        axes: Matplotlib's, to draw on.
+        axes: The axes to draw on.
         row: The value with its distances.
-        key: The key that is varied, if one is.
-        colour: Colour of its line, band and bound.
+        key: The key that is varied; None if none is.
+        colour: The colour of its line, band and bound.
     """
     rounds = np.arange(1, len(row.bound) + 1)
     label = f"{key} = {value_in_words(row.value)}" if key is not None else "measured"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sordino.federation.setup import Begun
     from sordino.federation.store.run import Run
 
-# After how many rounds, at most, the privacy spent is priced for a curve.
+# The largest number of points of a curve of spending. Each needs a price.
 PRICED_ROUNDS = 13
 
 
@@ -31,7 +31,7 @@ class SpendingCurve:
 
     Attributes:
         rounds: Numbers of charged rounds, in ascending order.
-        epsilons: For each of them the epsilon spent until then, at most.
+        epsilons: The epsilon spent after each of these numbers of rounds, at most.
     """
 
     rounds: tuple[int, ...]
@@ -53,7 +53,7 @@ def trace_spending(run: Run, headline: Headline) -> SpendingCurve:
         return SpendingCurve(rounds=(), epsilons=())
 
     def price_counts() -> Iterator[tuple[int, float]]:
-        # The ends first: if time runs out, the curve still spans the whole run.
+        # If time runs out, the curve still spans the whole run.
         for count in order_by_halving(charged):
             events = take_events(run.ledger, count)
             price = price_events(run.protocol, headline, events, run.sizes)
@@ -67,11 +67,11 @@ def trace_spending(run: Run, headline: Headline) -> SpendingCurve:
 
 
 def take_events(events: Sequence[Event], rounds: int) -> tuple[Event, ...]:
-    """Returns the entries of a ledger up to a number of charges, later absences included.
+    """Returns the entries of a ledger before the next charge after a number of charges.
 
     Args:
         events: The entries of the ledger.
-        rounds: The number of charges.
+        rounds: The number of charges; absences after the last of them are included.
 
     Example:
         >>> take_events([RoundCharged(round=t, clients=(0, 1)) for t in range(3)], 1)
@@ -112,11 +112,6 @@ def price_while_running(begun: Begun, folder: Path) -> Callable[[int], float]:
                 in_vain[round_index] = charges
 
     def price_rounds(rounds: int) -> float:
-        """Returns the epsilon of the first rounds of the run.
-
-        Args:
-            rounds: How many rounds.
-        """
         paid = [
             event
             for event in read_ledger(path).events
@@ -128,11 +123,11 @@ def price_while_running(begun: Begun, folder: Path) -> Callable[[int], float]:
         counted = [*planned.elements()]
         price = certify(protocol, view, unit, delta=delta, rounds=counted, sizes=sizes)
         epsilon = price.epsilon(delta)
-        # Unless a client was missing, the plan is the worst case already.
+        # If no client was missing, the plan is the worst case already.
         if not find_missing_clients(paid):
             return epsilon
         realised_price = certify_run(protocol, paid, view, unit, delta=delta, sizes=sizes)
-        # A missing client may change the noise of a mean, so the larger of both prices holds.
+        # Without a client, a mean may have less noise than planned.
         return max(epsilon, realised_price.epsilon(delta))
 
     return price_rounds
@@ -153,12 +148,12 @@ def count_charges(events: Sequence[Event]) -> Counter[int]:
 
 
 def order_by_halving(rounds: int) -> list[int]:
-    """Returns some numbers of rounds, the last and the first first, then such as halve the gaps.
+    """Returns some numbers of rounds: the largest, the smallest, then those that halve the gaps.
 
-    So the curve through those that there is time for spans the whole run.
+    A curve through the first few of them spans the whole run, however few there is time for.
 
     Args:
-        rounds: The largest number.
+        rounds: The largest number of rounds.
 
     Example:
         >>> order_by_halving(5), order_by_halving(1000)[:5]

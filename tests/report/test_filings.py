@@ -147,6 +147,23 @@ def test_an_annex_says_what_the_page_says_and_marks_what_only_the_owner_knows(fo
     assert text.count(TO_FILL) >= 7
 
 
+def test_a_simulation_is_not_said_to_leave_records_where_they_are(folder: Path) -> None:
+    from sordino.report.review_annex import write_annex
+
+    summary = summarize_run(folder)
+    annex = write_annex(summary)
+    assert "simulated on one machine" in annex
+    assert "did not leave" not in annex
+    across = replace(
+        summary, run=replace(summary.run, facts={**summary.run.facts, "engine": "flower"})
+    )
+    assert "which its records did not leave" in write_annex(across)
+    assert "simulated" not in write_annex(across)
+    # What only the page shows is not a caveat of another document.
+    for text in (annex, write_model_card(summary)):
+        assert "this page" not in text
+
+
 def test_an_unscored_model_has_no_scores_and_whole_clients_are_called_clients(folder: Path) -> None:
     from sordino.report.review_annex import write_annex
     from sordino.report.run_prices import Headline
