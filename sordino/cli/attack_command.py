@@ -114,7 +114,7 @@ def train_example(workers: int | None) -> Run:
         workers: Worker processes; None for one per core.
     """
     from sordino.cli.protocol_sources import example_text
-    from sordino.cli.train_command import TrainingRequest, train_with_display
+    from sordino.cli.training_display import TrainingRequest, train_with_display
     from sordino.protocol import loads
 
     # Attacks on uploads need what the server received.
