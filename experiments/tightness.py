@@ -4,7 +4,7 @@
 
 Two minutes on one core. The lower bounds are those of two data sets whose outputs have a known law
 (tests/oracles/exact_laws.py shares nothing with the curves of the package), at delta = 1e-5.
-docs/audit.md holds the table; a test compares it with the file.
+docs/tightness.md holds the table; a test compares it with the file.
 """
 
 from __future__ import annotations
@@ -512,7 +512,7 @@ def all_rows() -> list[Row]:
 
 
 def as_table(rows: list[dict[str, str]]) -> str:
-    """Returns the rows as docs/audit.md holds them."""
+    """Returns the rows as docs/tightness.md holds them."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     lines += ["| " + " | ".join(row[column] for column in COLUMNS) + " |" for row in rows]
     return "\n".join(lines)

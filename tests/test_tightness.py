@@ -1,4 +1,4 @@
-"""The table of tightness in docs/audit.md: as kept, as certified today, and never below what is known to be true."""
+"""The table of tightness in docs/tightness.md: as kept, as certified today, and never below what is known to be true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPLAINED = 1.3
 
 
 def test_the_page_holds_the_kept_table() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "audit.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "tightness.md").read_text()
     assert as_table(read_kept()) in page
 
 
@@ -42,7 +42,7 @@ def test_a_row_is_what_is_certified_today(place: int) -> None:
 def test_what_is_far_from_a_true_value_is_named_on_the_page() -> None:
     far = [row["setting"] for row in read_kept() if float(row["ratio"]) > EXPLAINED]
     assert len(far) == 4
-    page = (Path(__file__).parents[1] / "docs" / "audit.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "tightness.md").read_text()
     assert "Four rows are above 1.3" in page
 
 
