@@ -1,10 +1,10 @@
-"""Limits of an error rate that hold at every moment of a count, so one may look and stop at will.
+"""Limits of an error rate that hold at every moment of a count, so that one may stop at will.
 
-A bettor who knows the rate p is offered a fair bet against it: that it is a rate drawn from a beta
-law around what a first batch showed. What the bet has made of one coin, the likelihood ratio of the
-mixture to p, is a martingale if p is true, and reaches 1/miss at any time with probability at most
-`miss` (Ville). All rates against which it has made less are the confidence sequence
-(docs/theory.md#a35).
+A gambler bets against a rate p, at odds that are fair if p is true, that the rate was drawn from a
+beta law around the rate of a first batch. The gambler's wealth, from a stake of 1, is the
+likelihood ratio of that mixture to p. It is a martingale if p is true, and ever reaches 1/miss with
+probability at most `miss` (Ville). The rates against which it is smaller are the confidence
+sequence (docs/theory.md#a35).
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import betaln, xlog1py, xlogy
 
-# What the bet counts in addition to the first batch: half an error of either kind.
+# Added to the first batch's errors of either kind, as in a Jeffreys prior.
 HALF = 0.5
-# As many trainings of the first batch are believed at most, since they chose the test that does
-# best on them.
+# The most trainings of the first batch that count in the beta law: they chose the test that does
+# best on them, so their rates look better than they are.
 BELIEVED = 1000
-# The smallest distance of a limit from 0 and 1 that is told apart from them.
+# The smallest distance from 0 and 1 at which a limit is searched for.
 EDGE = 1e-15
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnytimeLimit:
-    """Limits error rates at all times at once, by a bet on what a first batch showed.
+    """Limits error rates at all times at once, by a bet on the rates of a first batch.
 
     Attributes:
-        batch: Trainings of the first batch on each side. They choose the test and are not counted.
+        batch: The number of trainings of the first batch on each side, which choose the test and
+            are not counted.
 
     Example:
         >>> limit = AnytimeLimit(batch=1000)
@@ -45,13 +46,13 @@ class AnytimeLimit:
     def __call__(
         self, errors: np.ndarray | float, trials: int, miss: float, seen: np.ndarray | float
     ) -> np.ndarray:
-        """Returns an upper limit of an error rate, whenever it is asked for.
+        """Returns an upper limit of an error rate that holds at every moment.
 
         Args:
-            errors: How many errors were counted so far.
-            trials: In how many trials.
+            errors: The number of errors so far.
+            trials: The number of trials so far.
             miss: The probability with which the limit may ever be too low.
-            seen: The rate of errors in the first batch. A wrong one costs power and nothing else.
+            seen: The error rate of the first batch. If it is off, limits are wider and still hold.
         """
         one = np.vectorize(self._high, otypes=[float])
         return np.asarray(one(errors, trials, miss, seen))
@@ -59,13 +60,13 @@ class AnytimeLimit:
     def low(
         self, errors: np.ndarray | float, trials: int, miss: float, seen: np.ndarray | float
     ) -> np.ndarray:
-        """Returns a lower limit of an error rate, whenever it is asked for.
+        """Returns a lower limit of an error rate that holds at every moment.
 
         Args:
-            errors: How many errors were counted so far.
-            trials: In how many trials.
+            errors: The number of errors so far.
+            trials: The number of trials so far.
             miss: The probability with which the limit may ever be too high.
-            seen: The rate of errors in the first batch.
+            seen: The error rate of the first batch.
         """
         one = np.vectorize(self._low, otypes=[float])
         return np.asarray(one(errors, trials, miss, seen))
@@ -92,7 +93,7 @@ class AnytimeLimit:
     def _excess(
         self, errors: float, trials: int, miss: float, seen: float
     ) -> Callable[[float], float]:
-        """Returns by how much the bet against a rate is beyond 1/miss, in logarithms.
+        """Returns the function of a rate that says how far the wealth is beyond 1/miss, as a log.
 
         It falls up to the rate that was counted, where it is negative, and rises from there on.
         """

@@ -7,9 +7,13 @@ from typing import Any
 
 from sordino.audit.audit_subject import Subject, refuse_empty_release
 from sordino.audit.effort import count_round_draws
+from sordino.audit.expected_bounds import (
+    count_needed_trainings,
+    find_equivalent_mu,
+    predict_mu_bound,
+)
 from sordino.audit.fewest_contributions import leave_fewest, with_known_grid
 from sordino.audit.game import Game, WorstCaseGame
-from sordino.audit.lower_bounds import count_needed_trainings, find_equivalent_mu, predict_mu_bound
 from sordino.audit.observation import find_given_observation
 from sordino.audit.real_game import CanaryGame
 from sordino.audit.timed_play import MOST_MINUTES

@@ -27,11 +27,12 @@ from sordino.audit.audit_subject import (
 )
 from sordino.audit.engine_check import check_engines
 from sordino.audit.game import Game, play_all
+from sordino.audit.judging import is_clear, judge_scores
 from sordino.audit.kept_uploads import replay_kept_uploads
 from sordino.audit.noise_report import report_noise
 from sordino.audit.observation import BATCHES, describe_beyond_view
 from sordino.audit.timed_play import PlayedChunks, TimedPlay, TimePlan
-from sordino.audit.verdict import Claim, Finding, is_clear, judge_scores
+from sordino.audit.verdict import Claim, Finding
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.processors import single_threaded, worker_count
 from sordino.federation.store.files import hold_lock, write_whole, writing

@@ -2,9 +2,9 @@
 
 A test answers "neighbour" when a score reaches a threshold. The threshold is chosen on one half of
 the trainings, and its two error rates are counted on the other half, each with a one-sided upper
-limit of Clopper and Pearson. Whatever the mechanism is, it satisfies no (epsilon, delta) below
-log((1 - delta - FNR) / FPR), and no mu-GDP below the mu whose trade-off curve passes through the
-point of the two rates.
+limit by Clopper and Pearson. Whatever the mechanism is, it satisfies no (epsilon, delta) with an
+epsilon below log((1 - delta - FNR) / FPR), and no mu-GDP below the mu whose trade-off curve passes
+through the point of the two rates.
 """
 
 from __future__ import annotations
@@ -14,31 +14,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, expit, ndtri
-from scipy.stats import norm
+from scipy.special import betaincinv, ndtri
 
 from sordino.privacy.curves.curve import Curve
 from sordino.protocol import InvalidValue, UserError
 
 Sides = tuple[np.ndarray, np.ndarray]  # scores on the data set, scores on its neighbour
-# An upper limit of an error rate: from errors, trials, the probability to be too low, and the rate
-# on the half that chose the test.
+# Returns an upper limit of an error rate from the number of errors, the number of trials, the
+# probability with which it may be too low, and the rate on the half that chose the test.
 RateLimit = Callable[[np.ndarray | float, int, float, np.ndarray | float], np.ndarray]
 
-# Confidence of the numbers that are shown.
+# The confidence of the numbers that are shown.
 CONFIDENCE = 0.95
-# Confidence that the verdict "refuted" needs.
+# The confidence that the verdict "refuted" needs.
 REFUTING = 0.9999
-# Two tests may refute a bound, one chosen for mu and one for epsilon; each gets half of the error.
+# Two tests may refute a bound, one chosen for mu and one for epsilon: each gets half of the error.
 FIRM = 1 - (1 - REFUTING) / 2
-# Thresholds that are tried at most.
+# The most thresholds that are tried.
 CANDIDATES = 20_000
-# Errors of either kind below which their number in the other half is mostly luck.
+# With fewer errors of a kind, their number in the other half is mostly luck.
 STEADY = 10
-# How much better than the balanced threshold another must look.
+# How many times better than the balanced threshold another must look.
 CLEARLY = 1.15
-# The largest number of trainings that is considered when the needed ones are counted.
-MOST_TRAININGS = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,8 +61,8 @@ class ErrorLimits:
     """Holds upper limits of the two error rates of one test, which hold jointly.
 
     Attributes:
-        false_positive: Limit of the probability to say "neighbour" on the data set.
-        false_negative: Limit of the probability to say "data set" on the neighbour.
+        false_positive: The limit of the probability to answer "neighbour" on the data set.
+        false_negative: The limit of the probability to answer "data set" on the neighbour.
     """
 
     false_positive: float
@@ -112,8 +109,8 @@ def limit_error_rate(errors: np.ndarray | float, trials: int, miss: float) -> np
     """Returns the one-sided upper limit of Clopper and Pearson on an error rate.
 
     Args:
-        errors: How many errors were counted.
-        trials: In how many trials.
+        errors: The number of errors that were counted.
+        trials: The number of trials.
         miss: The probability with which the limit may be too low.
 
     Example:
@@ -130,19 +127,19 @@ def limit_error_rate(errors: np.ndarray | float, trials: int, miss: float) -> np
 def limit_once(
     errors: np.ndarray | float, trials: int, miss: float, seen: np.ndarray | float
 ) -> np.ndarray:
-    """Returns the limit of a number of trials that was fixed before, whatever was seen before.
+    """Returns the limit for a number of trials that was fixed beforehand.
 
     Args:
-        errors: How many errors were counted.
-        trials: In how many trials.
+        errors: The number of errors that were counted.
+        trials: The number of trials.
         miss: The probability with which the limit may be too low.
-        seen: The error rate on the half that chose the test.
+        seen: The error rate on the half that chose the test, which is not used.
     """
     return limit_error_rate(errors, trials, miss)
 
 
 def count_errors(sides: Sides, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how many false alarms and misses each threshold has.
+    """Returns the numbers of false alarms and misses of each threshold.
 
     Args:
         sides: Scores on the data set and on its neighbour.
@@ -163,7 +160,7 @@ def limit_both_rates(
     Args:
         sides: Scores on the data set and on its neighbour.
         thresholds: Scores from which on a test says "neighbour".
-        confidence: Confidence that both limits of a threshold hold together.
+        confidence: The joint confidence of the two limits of a threshold.
     """
     alarms, missed = count_errors(sides, thresholds)
     miss = (1 - confidence) / 2
@@ -184,10 +181,10 @@ def measure_error_rates(
 
     Args:
         scores: Scores of all trainings.
-        goal: "mu" or "epsilon", what the test is to show much of.
-        confidence: Confidence of the two limits together.
-        delta: Delta for the goal "epsilon".
-        limit: How a rate is limited on the half that judges.
+        goal: "mu" or "epsilon": the bound that the test is to make large.
+        confidence: The joint confidence of the two limits.
+        delta: The delta for the goal "epsilon".
+        limit: The function that limits a rate on the half that judges.
 
     Raises:
         InvalidValue: Another goal.
@@ -211,8 +208,8 @@ def limit_errors(
     Args:
         scores: Scores of all trainings.
         threshold: The score from which on the test says "neighbour".
-        confidence: Confidence of the two limits together.
-        limit: How a rate is limited.
+        confidence: The joint confidence of the two limits.
+        limit: The function that limits a rate.
 
     Raises:
         UserError: There are no scores on a side.
@@ -230,13 +227,13 @@ def limit_errors(
 
 
 def choose_threshold(sides: Sides, goal: str, confidence: float, delta: float) -> float:
-    """Returns the threshold that shows most on the half that chooses.
+    """Returns the threshold with the largest bound on the half that chooses.
 
     Args:
         sides: Scores on the data set and on its neighbour.
-        goal: "mu" or "epsilon", what the test is to show much of.
-        confidence: Confidence of the two limits together.
-        delta: Delta for the goal "epsilon".
+        goal: "mu" or "epsilon": the bound that the test is to make large.
+        confidence: The joint confidence of the two limits.
+        delta: The delta for the goal "epsilon".
 
     Raises:
         InvalidValue: Another goal.
@@ -260,7 +257,7 @@ def choose_threshold(sides: Sides, goal: str, confidence: float, delta: float) -
 
 
 def exclude_lucky_thresholds(sides: Sides, thresholds: np.ndarray, worth: np.ndarray) -> np.ndarray:
-    """Returns the worth of thresholds, -inf for those whose worth would not recur.
+    """Returns the bounds of thresholds, -inf for those whose bound would hardly recur.
 
     The threshold that errs equally often on both sides is the best one for a Gaussian and the
     steadiest for all. Another must be clearly better and have enough errors of both kinds.
@@ -268,7 +265,7 @@ def exclude_lucky_thresholds(sides: Sides, thresholds: np.ndarray, worth: np.nda
     Args:
         sides: Scores on the data set and on its neighbour.
         thresholds: The candidates.
-        worth: What each seems to show on these scores.
+        worth: The bound of each on these scores.
     """
     alarms, missed = count_errors(sides, thresholds)
     balanced = int(np.argmin(np.maximum(alarms, missed)))
@@ -292,163 +289,3 @@ def replace_missing_scores(sides: Sides) -> Sides:
     zero = np.where(np.isnan(sides[0]), -np.inf, sides[0])
     one = np.where(np.isnan(sides[1]), -np.inf, sides[1])
     return zero, one
-
-
-def limit_faultless_test(
-    trainings: int, confidence: float, limit: RateLimit = limit_once
-) -> ErrorLimits:
-    """Returns the error limits of a test that never errs.
-
-    Args:
-        trainings: Trainings per side.
-        confidence: Confidence of the two limits together.
-        limit: How a rate is limited.
-    """
-    highest = float(limit(0, trainings, (1 - confidence) / 2, 0))
-    return ErrorLimits(false_positive=highest, false_negative=highest)
-
-
-def find_largest_mu(
-    trainings: int, confidence: float = CONFIDENCE, limit: RateLimit = limit_once
-) -> float:
-    """Returns the largest lower bound on mu that a number of trainings can give.
-
-    Args:
-        trainings: Trainings per side.
-        confidence: Confidence of the bound.
-        limit: How a rate is limited.
-
-    Example:
-        >>> round(find_largest_mu(5000), 2), round(find_largest_mu(5000, REFUTING), 2)
-        (6.36, 5.76)
-    """
-    return limit_faultless_test(trainings, confidence, limit).mu
-
-
-def predict_mu_bound(
-    mu: float, trainings: int, confidence: float = CONFIDENCE, limit: RateLimit = limit_once
-) -> float:
-    """Returns the lower bound to be expected if the truth is mu-GDP and the test is the best one.
-
-    Args:
-        mu: The true Gaussian parameter.
-        trainings: Trainings per side.
-        confidence: Confidence of the bound.
-        limit: How a rate is limited.
-
-    Example:
-        >>> 2.85 < predict_mu_bound(3.0, 5000) < 2.95
-        True
-    """
-    largest = find_largest_mu(trainings, confidence, limit)
-    if math.isinf(mu):
-        return largest
-    rate = float(norm.cdf(-mu / 2))
-    highest = float(limit(trainings * rate, trainings, (1 - confidence) / 2, rate))
-    return min(ErrorLimits(false_positive=highest, false_negative=highest).mu, largest)
-
-
-def predict_epsilon_bound(
-    mu: float,
-    delta: float,
-    trainings: int,
-    confidence: float,
-    limit: RateLimit = limit_once,
-) -> float:
-    """Returns the lower bound on epsilon to be expected if the truth is mu-GDP.
-
-    Args:
-        mu: The true Gaussian parameter.
-        delta: Where epsilon is measured.
-        trainings: Trainings per side.
-        confidence: Confidence of the bound.
-        limit: How a rate is limited.
-
-    Returns:
-        What the best of some tests can be expected to show.
-
-    Example:
-        >>> 2.5 < predict_epsilon_bound(1.0, 1e-5, 100_000, 0.95) < 4.38
-        True
-    """
-    miss = (1 - confidence) / 2
-    alarms = np.geomspace(1 / trainings, 0.5, 40)
-    missed = np.zeros_like(alarms)
-    if math.isfinite(mu):
-        missed = norm.cdf(norm.isf(alarms) - mu)
-    wrong = limit(alarms * trainings, trainings, miss, alarms)
-    left = limit(missed * trainings, trainings, miss, missed)
-    best = 0.0
-    for one, other in zip(wrong, left, strict=True):
-        limits = ErrorLimits(false_positive=float(one), false_negative=float(other))
-        best = max(best, limits.epsilon(delta))
-    return best
-
-
-def count_needed_trainings(
-    mu: float, share: float = 0.0, confidence: float = CONFIDENCE
-) -> int | None:
-    """Returns the fewest trainings per side that can be expected to show a share of mu.
-
-    Args:
-        mu: The Gaussian parameter that is promised.
-        share: The share of it that is to be exceeded.
-        confidence: Confidence of the bound.
-
-    Returns:
-        The number; None if 2^60 trainings would not show that much.
-
-    Raises:
-        InvalidValue: `mu` is not above 0.
-
-    Example:
-        >>> count_needed_trainings(3.0), count_needed_trainings(50.0, 0.9)
-        (7, None)
-    """
-    if not mu > 0:
-        raise InvalidValue("mu", mu, "a number above 0: a difference of 0 cannot be detected")
-    target = share * min(mu, 1e9)
-    low = 0
-    high = 1
-    while predict_mu_bound(mu, high, confidence) <= target:
-        low = high
-        high *= 2
-        if high > MOST_TRAININGS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if predict_mu_bound(mu, middle, confidence) > target:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def find_equivalent_mu(curve: Curve) -> float:
-    """Returns the Gaussian parameter that reveals as much to the best balanced test as a curve.
-
-    A test that errs with probability a on either side has a >= (1 - delta) / (1 + e^epsilon) for
-    every epsilon, and the best one attains the largest of these. As a function of e^epsilon there
-    is one peak, so a grid that narrows around the largest value finds it.
-
-    Args:
-        curve: A trade-off curve of any kind.
-
-    Example:
-        >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
-        >>> round(find_equivalent_mu(GaussianCurve(mu=2.0)), 6)
-        2.0
-    """
-    if curve.mu is not None:
-        return curve.mu
-    low = 0.0
-    high = 300.0
-    error = 0.0
-    for _ in range(6):
-        epsilons = np.linspace(low, high, 33)
-        errors = (1 - curve.deltas(epsilons)) * expit(-epsilons)
-        peak = int(np.argmax(errors))
-        error = max(error, float(errors.max()))
-        low = epsilons[max(peak - 1, 0)]
-        high = epsilons[min(peak + 1, 32)]
-    return float(-2 * ndtri(max(error, 1e-300)))

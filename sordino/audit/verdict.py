@@ -1,4 +1,4 @@
-"""Judges promises by what an audit measured."""
+"""Claims, verdicts on them, and the finding of an audit."""
 
 from __future__ import annotations
 
@@ -9,47 +9,29 @@ from typing import Any, Literal
 
 from sordino.audit.anytime_limits import AnytimeLimit
 from sordino.audit.engine_check import EngineCheck
-from sordino.audit.lower_bounds import (
-    CONFIDENCE,
-    FIRM,
-    ErrorLimits,
-    RateLimit,
-    Scores,
-    choose_threshold,
-    find_equivalent_mu,
-    find_largest_mu,
-    limit_errors,
-    limit_faultless_test,
-    limit_once,
-    measure_error_rates,
-    predict_epsilon_bound,
-    predict_mu_bound,
-)
+from sordino.audit.lower_bounds import CONFIDENCE, ErrorLimits, RateLimit, limit_once
 from sordino.audit.noise.residual_tests import ResidualReport
-from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import InvalidValue
 
 Judgement = Literal["holds", "refuted", "not tested"]
-# Why an audit that was planned by time ended.
+# Why an audit with a time limit ended: its verdict was clear, or the time was over.
 Ending = Literal["clear", "time"]
-
-GOALS = ("mu", "epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Holds somebody's promise, mu-GDP or epsilon at a delta, that an audit is compared with.
+    """Describes a claim, mu-GDP or epsilon at a delta, that an audit is compared with.
 
     Attributes:
-        name: What the claim is called in the findings.
+        name: The name of the claim in findings.
         mu: The claimed Gaussian parameter; None for a claim about epsilon.
         epsilon: The claimed epsilon; None for a claim about mu.
         delta: The delta that goes with epsilon.
         view: The adversary that the claim is about.
         unit: "record" or "client".
-        ours: Whether a contradiction changes the exit code. It does for claims the user asks about,
-            and not for published ones.
+        ours: Whether a contradiction changes the exit code: true for claims that the user asks
+            about, false for published ones.
 
     Example:
         >>> Claim(name="theirs", epsilon=2.0, delta=1e-5).mu is None
@@ -71,7 +53,7 @@ class Claim:
             raise InvalidValue("claim", self.name, "epsilon together with delta")
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the claim for JSON."""
+        """Returns the claim as a JSON document."""
         return {
             "claim": self.name,
             "mu": self.mu,
@@ -82,25 +64,30 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedClaim:
-    """Holds a claim and the verdict on it."""
+    """Holds a claim and the verdict on it.
+
+    Attributes:
+        claim: The claim.
+        verdict: The verdict on it.
+    """
 
     claim: Claim
     verdict: Judgement
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the claim and its verdict for JSON."""
+        """Returns the claim and its verdict as a JSON document."""
         return {**self.claim.as_document(), "verdict": self.verdict}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedTest:
-    """Says how an audit went that was planned by time.
+    """Describes the course of an audit with a time limit.
 
     Attributes:
-        minutes: The time it was given.
+        minutes: The time limit.
         choosing: Trainings per side that chose the test.
-        planned: Trainings per side for which there seemed to be time.
-        looks: How often the verdict was asked for.
+        planned: Trainings per side for which the time seemed to suffice.
+        looks: How often the verdict was looked at.
         ended: Why it ended: the verdict was "clear", or the "time" was over.
     """
 
@@ -112,7 +99,7 @@ class TimedTest:
 
     @property
     def limit(self) -> AnytimeLimit:
-        """How its error rates are limited, whenever it ends."""
+        """The function that limits error rates, whenever the audit ends."""
         return AnytimeLimit(batch=self.choosing)
 
 
@@ -121,24 +108,25 @@ class Finding:
     """Holds the result of an audit.
 
     Attributes:
-        certified: The bound that is promised.
-        mu_lower: Measured lower bound on mu, through the Gaussian curve; 0 if nothing was shown.
-        epsilon_lower: Measured lower bound on epsilon at `delta`, for any mechanism.
-        delta: Where epsilon is measured.
-        confidence: Confidence of each of the two numbers.
+        certified: The certified bound.
+        mu_lower: The measured lower bound on mu, through the Gaussian curve; 0 if nothing was
+            shown.
+        epsilon_lower: The measured lower bound on epsilon at `delta`, for any mechanism.
+        delta: The delta at which epsilon is measured.
+        confidence: The confidence of each of the two numbers.
         trainings: Trainings per side by which the test was judged.
         most: The largest mu that this number of trainings could have shown.
-        verdict: Verdict on the certified bound.
-        claims: Verdicts on published or stated claims.
-        tests: Upper limits of the error rates of the tests that gave mu and epsilon, if error rates
-            were counted.
-        residuals: The outcome of the noise tests, if there were any.
+        verdict: The verdict on the certified bound.
+        claims: The verdicts on published or stated claims.
+        tests: Upper limits of the error rates of the tests that gave mu and epsilon; empty if no
+            error rates were counted.
+        residuals: The outcome of the noise tests; None if there were none.
         description: The two data sets, in words.
-        given: What the adversary was given beyond the view, because the bound is proved for that;
-            empty if it was given the view itself. The measured bounds then hold for an adversary
-            that is given as much.
-        engine: Whether the engine that trains does what the game plays, if that was compared.
-        timed: How it went, if it was planned by time.
+        given: What the adversary was given beyond its view, since the bound is proved for that;
+            empty if it was given the view itself. The measured bounds are about an adversary that
+            is given that much.
+        engine: The comparison of the game with the engine that trains; None if there was none.
+        timed: The course of an audit with a time limit; None without one.
 
     Example:
         >>> from sordino import FedAvg, Constant, Gaussian, Protocol, audit
@@ -167,27 +155,27 @@ class Finding:
 
     @property
     def limit(self) -> RateLimit:
-        """How its error rates are limited."""
+        """The function that limits error rates."""
         return limit_once if self.timed is None else self.timed.limit
 
     @property
     def tightness(self) -> float | None:
-        """Measured over certified: of mu if the certificate is Gaussian, else of epsilon.
+        """The measured mu over the certified one, or epsilon if the curve is not Gaussian.
 
-        None without a finite certificate.
+        None if the certified number is infinite or 0.
         """
-        # Where one number is the whole curve, it is compared: epsilon at one delta says less.
+        # The mu of a Gaussian is its whole curve; epsilon at one delta says less.
         if self.certified.mu is not None:
             return divide_by_promise(self.mu_lower, self.certified.mu)
         return divide_by_promise(self.epsilon_lower, self.certified.epsilon(self.delta))
 
     @cached_property
     def attained(self) -> float | None:
-        """Measured mu over the mu that the certified curve allows at one of the test's error rates.
+        """The measured mu over the mu that the certified curve allows at the test's error rates.
 
-        The nearer of the two rates counts. This is the tightness if the certificate is Gaussian.
-        If it is not, epsilon at a small delta is a matter of rare events that no number of
-        trainings shows, and this says how near the curve the test came.
+        Of the two error rates, the one with the larger quotient counts. For a Gaussian curve this
+        is the tightness. For another, epsilon at a small delta is about events too rare for any
+        number of trainings, and this number says how near the curve the test came.
         """
         if not self.tests:
             return None
@@ -201,7 +189,7 @@ class Finding:
 
     @property
     def contradicted(self) -> bool:
-        """Whether something promised to the user is false.
+        """Whether something that the user relies on is false.
 
         That is the certified bound, a claim the user asked about, the noise or the engine.
         """
@@ -212,7 +200,7 @@ class Finding:
         return self.verdict == "refuted" or asked or noise or engine
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the finding for JSON."""
+        """Returns the finding as a JSON document."""
         return {
             "view": str(self.certified.view),
             "unit": self.certified.unit,
@@ -243,14 +231,14 @@ def divide_by_promise(measured: float, promised: float) -> float | None:
         measured: A lower bound.
         promised: The upper bound it is compared with.
     """
-    # A promise without a limit is neither tight nor loose, and one of 0 leaves nothing to measure.
+    # An infinite bound is neither tight nor loose, and a bound of 0 leaves nothing to measure.
     if not math.isfinite(promised) or promised <= 0:
         return None
     return measured / promised
 
 
 def residuals_document(report: ResidualReport) -> dict[str, Any]:
-    """Returns the outcome of the noise tests for JSON.
+    """Returns the outcome of the noise tests as a JSON document.
 
     Args:
         report: All tests of the noise.
@@ -265,192 +253,3 @@ def residuals_document(report: ResidualReport) -> dict[str, Any]:
         "tests": len(report.tests),
         "failed": failed,
     }
-
-
-def judge_scores(
-    scores: Scores,
-    certified: Guarantee,
-    claims: tuple[Claim, ...],
-    delta: float,
-    description: str,
-    residuals: ResidualReport | None = None,
-    given: str = "",
-    timed: TimedTest | None = None,
-) -> Finding:
-    """Turns scores into bounds and verdicts.
-
-    "Refuted" needs 99.99 % confidence, by the test that is best for mu or the one best for epsilon.
-
-    Args:
-        scores: Scores of all trainings.
-        certified: The bound that is promised.
-        claims: Further claims.
-        delta: Where epsilon is measured.
-        description: The two data sets, in words.
-        residuals: The outcome of the noise tests.
-        given: What the adversary was given beyond its view.
-        timed: How an audit went that was planned by time; its limits hold whenever it ends.
-
-    Returns:
-        The finding, without the comparison with the engine.
-    """
-    limit: RateLimit = limit_once if timed is None else timed.limit
-    # Bounds are stated at 95 %; a verdict that ends with exit code 4 needs far more.
-    firm = [measure_error_rates(scores, goal, FIRM, delta, limit) for goal in GOALS]
-    for_mu, for_epsilon = (
-        measure_error_rates(scores, goal, CONFIDENCE, delta, limit) for goal in GOALS
-    )
-    judged = []
-    for claim in claims:
-        verdict: Judgement = "not tested"
-        if is_about(claim, certified, given):
-            verdict = judge_claim(claim, firm, certified, scores.trainings, limit)
-        judged.append(JudgedClaim(claim=claim, verdict=verdict))
-    return Finding(
-        certified=certified,
-        mu_lower=for_mu.mu,
-        epsilon_lower=for_epsilon.epsilon(delta),
-        delta=delta,
-        trainings=scores.trainings,
-        most=find_largest_mu(scores.trainings, CONFIDENCE, limit),
-        verdict=judge_bound(firm, certified, scores.trainings, limit),
-        claims=tuple(judged),
-        tests=(for_mu, for_epsilon),
-        residuals=residuals,
-        description=description,
-        given=given,
-        timed=timed,
-    )
-
-
-def is_clear(
-    scores: Scores,
-    certified: Guarantee,
-    claims: tuple[Claim, ...],
-    delta: float,
-    given: str,
-) -> bool:
-    """Returns whether more trainings would hardly change any verdict.
-
-    A promise is settled if it is refuted, or if it holds and the test's error rates are, by their
-    lower limits at 95 %, too large for any number of trainings to refute it.
-
-    Args:
-        scores: Scores of all trainings so far.
-        certified: The bound that is promised.
-        claims: Further claims.
-        delta: Where epsilon is measured.
-        given: What the adversary was given beyond its view.
-    """
-    limit = AnytimeLimit(batch=min(len(side) for side in scores.choosing))
-    firm = []
-    hopeful = []
-    for goal in GOALS:
-        threshold = choose_threshold(scores.choosing, goal, FIRM, delta)
-        firm.append(limit_errors(scores, threshold, FIRM, limit))
-        hopeful.append(limit_errors(scores, threshold, CONFIDENCE, limit.low))
-    verdict = judge_bound(firm, certified, scores.trainings, limit)
-    if not is_settled(verdict, any(one.contradicts(certified.curve) for one in hopeful)):
-        return False
-    for claim in claims:
-        if not is_about(claim, certified, given):
-            continue
-        verdict = judge_claim(claim, firm, certified, scores.trainings, limit)
-        if not is_settled(verdict, any(refutes(one, claim) for one in hopeful)):
-            return False
-    return True
-
-
-def is_settled(verdict: Judgement, refutable: bool) -> bool:
-    """Returns whether more trainings would hardly change a verdict.
-
-    Args:
-        verdict: The verdict so far.
-        refutable: Whether the test may yet refute the promise.
-    """
-    return verdict == "refuted" or (verdict == "holds" and not refutable)
-
-
-def is_about(claim: Claim, certified: Guarantee, given: str) -> bool:
-    """Returns whether a game says anything about a claim.
-
-    Args:
-        claim: The claim.
-        certified: The bound of the game's view and unit.
-        given: What the adversary was given beyond the view.
-    """
-    # Another adversary sees other things, and what was measured says nothing about it. An adversary
-    # that was given more says nothing about the view.
-    return not given and (claim.view, claim.unit) == (str(certified.view), certified.unit)
-
-
-def judge_bound(
-    firm: list[ErrorLimits],
-    certified: Guarantee,
-    trainings: int,
-    limit: RateLimit = limit_once,
-) -> Judgement:
-    """Returns the verdict on the certified bound.
-
-    Args:
-        firm: Error limits at the confidence that a refutation needs.
-        certified: The bound.
-        trainings: Trainings per side.
-        limit: How error rates are limited.
-
-    Returns:
-        "not tested" if not even a test that never errs would have contradicted the bound.
-    """
-    if any(limits.contradicts(certified.curve) for limits in firm):
-        return "refuted"
-    # Too few trainings contradict nothing, whatever they show: to say "holds" would mislead.
-    if limit_faultless_test(trainings, FIRM, limit).contradicts(certified.curve):
-        return "holds"
-    return "not tested"
-
-
-def refutes(limits: ErrorLimits, claim: Claim) -> bool:
-    """Returns whether no mechanism with a claim's promise could have such error rates.
-
-    Args:
-        limits: Limits of the error rates of one test.
-        claim: The claim.
-    """
-    if claim.epsilon is not None and claim.delta is not None:
-        return limits.epsilon(claim.delta) > claim.epsilon
-    return limits.contradicts(GaussianCurve(mu=math.inf if claim.mu is None else claim.mu))
-
-
-def judge_claim(
-    claim: Claim,
-    firm: list[ErrorLimits],
-    certified: Guarantee,
-    trainings: int,
-    limit: RateLimit = limit_once,
-) -> Judgement:
-    """Returns the verdict on a claim about the view and the unit of the game.
-
-    Args:
-        claim: The claim.
-        firm: Error limits at the confidence that a refutation needs.
-        certified: The bound.
-        trainings: Trainings per side.
-        limit: How error rates are limited.
-
-    Returns:
-        "holds" if the certified bound implies the claim, or if this number of trainings could be
-        expected to contradict it, should the certified bound be attained.
-    """
-    if any(refutes(limits, claim) for limits in firm):
-        return "refuted"
-    attained = find_equivalent_mu(certified.curve)
-    if claim.epsilon is not None and claim.delta is not None:
-        promised = claim.epsilon
-        implied = certified.epsilon(claim.delta) <= promised
-        expected = predict_epsilon_bound(attained, claim.delta, trainings, FIRM, limit)
-    else:
-        promised = math.inf if claim.mu is None else claim.mu
-        # The law's mu implies no claim about noise that is only near to its law.
-        implied = certified.curve.mu is not None and promised >= certified.curve.mu
-        expected = predict_mu_bound(attained, trainings, FIRM, limit)
-    return "holds" if implied or expected > promised else "not tested"

@@ -15,9 +15,11 @@ import numpy as np
 
 from sordino.audit.audit_subject import choose_seed
 from sordino.audit.auditing import audit
+from sordino.audit.expected_bounds import count_needed_trainings, find_largest_mu
 from sordino.audit.game import CHUNK, WorstCaseGame, make_chunks
-from sordino.audit.lower_bounds import FIRM, Scores, count_needed_trainings, find_largest_mu
-from sordino.audit.verdict import Claim, Finding, judge_scores
+from sordino.audit.judging import judge_scores
+from sordino.audit.lower_bounds import FIRM, Scores
+from sordino.audit.verdict import Claim, Finding
 from sordino.federation.processors import single_threaded
 from sordino.papers.claims import Verdict
 from sordino.papers.parameters import Number

@@ -9,15 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.audit.anytime_limits import AnytimeLimit
-from sordino.audit.lower_bounds import (
-    CONFIDENCE,
-    FIRM,
+from sordino.audit.expected_bounds import (
     count_needed_trainings,
     find_equivalent_mu,
     find_largest_mu,
     limit_faultless_test,
     predict_mu_bound,
 )
+from sordino.audit.lower_bounds import CONFIDENCE, FIRM
 from sordino.privacy.guarantee import format_delta, round_down
 from sordino.protocol.views import UNIT_IN_WORDS
 from sordino.report.number_formats import format_upper_bound

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from sordino.audit.game import WorstCaseGame, play_all
+from sordino.audit.judging import judge_scores
 from sordino.audit.lower_bounds import Scores
 from sordino.audit.noise_report import report_noise
-from sordino.audit.verdict import Claim, Finding, judge_scores
+from sordino.audit.verdict import Claim, Finding
 from sordino.engines import table_engine, torch_engine
 from sordino.engines.row_clients import RowClients
 from sordino.federation import round as one_round

@@ -14,6 +14,7 @@ from sordino import Constant, FedAvg, Gaussian, Protocol, audit
 from sordino.audit import timed_play
 from sordino.audit.anytime_limits import BELIEVED, AnytimeLimit
 from sordino.audit.auditing import resume_audit
+from sordino.audit.judging import is_clear
 from sordino.audit.lower_bounds import (
     FIRM,
     Scores,
@@ -23,7 +24,7 @@ from sordino.audit.lower_bounds import (
     measure_error_rates,
 )
 from sordino.audit.timed_play import TimePlan, make_half_chunks
-from sordino.audit.verdict import Claim, is_clear
+from sordino.audit.verdict import Claim
 from sordino.privacy.certify import certify
 from sordino.protocol import InvalidValue, UserError
 from sordino.randomness import LANES

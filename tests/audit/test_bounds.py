@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sordino.audit.audit_plan import refuse_too_few
+from sordino.audit.expected_bounds import (
+    count_needed_trainings,
+    find_equivalent_mu,
+    find_largest_mu,
+    predict_mu_bound,
+)
 from sordino.audit.lower_bounds import (
     REFUTING,
     ErrorLimits,
     Scores,
-    count_needed_trainings,
-    find_equivalent_mu,
-    find_largest_mu,
     limit_both_rates,
     limit_error_rate,
     measure_error_rates,
-    predict_mu_bound,
 )
 from sordino.privacy.amplification.subsampling import compose_poisson_batches
 from sordino.privacy.certify import certify

@@ -15,7 +15,7 @@ import pytest
 import sordino
 from sordino.audit.audit_folder import AuditFolder
 from sordino.audit.auditing import audit
-from sordino.audit.lower_bounds import find_largest_mu
+from sordino.audit.expected_bounds import find_largest_mu
 from sordino.cli.main import run
 from sordino.data import load_dataset
 from sordino.federation import client
