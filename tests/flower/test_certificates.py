@@ -91,8 +91,8 @@ def test_a_nodes_key_is_in_the_form_that_flower_takes_and_its_halves_belong_toge
 
 def test_the_lines_for_secure_sums_followed_word_for_word(tmp_path, monkeypatch, capfd) -> None:
     """Two hospitals and a coordinator, up to the agreements; no SuperLink runs, and all keys are taken."""
-    page = (REPOSITORY / "docs" / "flower.md").read_text()
-    section = page.split("## Sums instead of uploads")[1].split("\n## ")[0]
+    page = (REPOSITORY / "docs" / "flower-sums.md").read_text()
+    section = page.split("## Set up")[1].split("\n## ")[0]
     lines = re.findall(r"^(\w+)\$ (.*)$", section, re.MULTILINE)
     ours = tmp_path / "coordinator" / "ours"
     write_certificates(ours / "certificates", ["127.0.0.1"])

@@ -112,7 +112,7 @@ ROWS = {
 
 
 def test_the_documented_memory_of_idle_nodes_is_what_was_measured() -> None:
-    page = (REPOSITORY / "docs" / "flower.md").read_text()
+    page = (REPOSITORY / "docs" / "benchmarks.md").read_text()
     with open(REPOSITORY / "benchmarks" / "idle_memory.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     # Of several measurements of as many nodes the last counts.
