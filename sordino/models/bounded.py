@@ -36,7 +36,7 @@ class BoundedLogistic(nn.Module):
     Its outputs are the logits (0, z).
 
     Args:
-        inputs: Features of a record.
+        inputs: The number of features of a record.
         feature_norm: The largest norm of a record with its bias coordinate.
 
     Example:
@@ -63,8 +63,8 @@ class BoundedLinear(nn.Module):
     """A linear score for each of many classes, with one weight per feature and one for the bias.
 
     Args:
-        inputs: Features of a record.
-        classes: Number of classes.
+        inputs: The number of features of a record.
+        classes: The number of classes.
         feature_norm: The largest norm of a record with its bias coordinate.
 
     Example:
@@ -95,9 +95,9 @@ def build_bounded_model(
     """Returns the model that clipped-glm trains under a loss.
 
     Args:
-        loss: Loss of the rule.
-        inputs: Features of a record.
-        classes: Number of classes.
+        loss: The loss that the rule names.
+        inputs: The number of features of a record.
+        classes: The number of classes.
         feature_norm: The largest norm of a record with its bias coordinate.
     """
     if loss == "logistic":

@@ -1,8 +1,8 @@
 """Checks that a model can be trained privately at all, before any record is touched.
 
-Only the trained parameters pass the clip and the noise. So nothing else in a model may take up what
-the records say: a module whose buffers change in a forward pass would carry data out of the client
-next to the guarantee.
+Only the trained parameters pass the clip and the noise. So nothing else in a model may take in
+information about records: a module whose buffers change in a forward pass would carry data out of
+the client that no guarantee covers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_model(
         declared: The protocol's `model.parameters`, where it is given.
 
     Raises:
-        UserError: With the reason.
+        UserError: It cannot be trained; the message says why.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
@@ -80,7 +80,7 @@ def refuse_unfinished(model: nn.Module) -> None:
         model: The network that is to be trained.
 
     Raises:
-        UserError: With the name of the first.
+        UserError: A parameter or buffer is lazy; the first is named.
     """
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor):
@@ -97,7 +97,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
         model: The network that is to be trained.
 
     Raises:
-        UserError: With the name of the first such layer, and what to use instead.
+        UserError: There is such a layer; the first is named, with what to use instead.
     """
     for name, layer in model.named_modules():
         # Derived classes count too: they inherit the statistics.
@@ -116,7 +116,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
 
 
 def refuse_untrainable(model: nn.Module) -> None:
-    """Refuses a model without trained parameters, or with others than float32.
+    """Refuses a model without trained parameters, or with trained parameters that are not float32.
 
     Float32 numbers are clipped, sent and averaged.
 
@@ -124,7 +124,7 @@ def refuse_untrainable(model: nn.Module) -> None:
         model: The network that is to be trained.
 
     Raises:
-        UserError: With the reason.
+        UserError: There is no trained parameter, or one of another type.
     """
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
@@ -150,7 +150,7 @@ def probe_forward(model: nn.Module, inputs: Tensor, outputs: int) -> None:
         outputs: How many the data need.
 
     Raises:
-        UserError: With the reason.
+        UserError: It raises, gives other outputs, or changes.
     """
     given = f"model: for inputs of shape {tuple(inputs.shape)}"
     try:

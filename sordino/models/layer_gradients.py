@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sordino.models.alterations import describe_alteration
 from sordino.models.dropout import KeyedDropout
 from sordino.models.flat import FlatModel
 from sordino.models.task_losses import Loss
@@ -110,7 +111,12 @@ class OuterProducts:
 
 @dataclass(frozen=True)
 class ParameterTables:
-    """The gradients of another layer, written out: one table of examples for each parameter."""
+    """The gradients of another layer, written out: one table of examples for each parameter.
+
+    Attributes:
+        parameters: The trained parameters of the layer.
+        tables: For each of them the gradients, one example a row.
+    """
 
     parameters: list[Tensor]
     tables: list[Tensor]
@@ -148,7 +154,11 @@ class ParameterTables:
 
 @dataclass(frozen=True)
 class LayerGradients:
-    """Gradients layer by layer."""
+    """Gradients layer by layer.
+
+    Attributes:
+        parts: The gradients of every trained layer.
+    """
 
     parts: list[OuterProducts | ParameterTables]
 
@@ -224,7 +234,8 @@ def list_layers(module: nn.Module) -> list[nn.Module]:
     Args:
         module: A stack, or any other module, which counts as one layer.
     """
-    if type(module) is not nn.Sequential:
+    # A stack with a hook computes more than its layers do.
+    if type(module) is not nn.Sequential or describe_alteration(module) is not None:
         return [module]
     layers = []
     for child in module:
@@ -239,6 +250,9 @@ def is_plain_layer(layer: nn.Module) -> bool:
         layer: The layer. Its type must be one of the known ones: a class derived from one of them
             may do anything.
     """
+    # A hook may mix examples, which would then have no gradients of their own.
+    if describe_alteration(layer) is not None:
+        return False
     # Flattening must leave the examples apart.
     if type(layer) is nn.Flatten:
         return (layer.start_dim, layer.end_dim) == (1, -1)
@@ -274,7 +288,11 @@ def pass_layers(
     x = inputs
     for layer in layers:
         into = x
-        x = layer(x)
+        # A layer that works in place would write over the output before it, where the pass backwards
+        # ends.
+        if getattr(layer, "inplace", False):
+            into = x.clone()
+        x = layer(into)
         if any(is_trained(parameter) for parameter in layer.parameters(recurse=False)):
             # Detached: the pass back ends at outputs, and needs inputs as numbers alone.
             trained.append(layer)

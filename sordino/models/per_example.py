@@ -135,7 +135,7 @@ class ExampleGradients:
         Args:
             inputs: The examples.
             targets: Their classes or quantities.
-            rows: Which of the batch they are.
+            rows: Their places in the batch.
         """
         if self._layers is not None:
             summed_loss = SUMMED_LOSSES[self._loss]
@@ -175,7 +175,11 @@ class ExampleGradients:
 
 @dataclass(frozen=True)
 class GradientRows:
-    """Gradients written out, one example a row."""
+    """Gradients written out.
+
+    Attributes:
+        rows: The gradients, one example a row.
+    """
 
     rows: Tensor
 

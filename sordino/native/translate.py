@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn import functional
-from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.utils import parametrize
 
+from sordino.models.alterations import describe_alteration
 from sordino.native.layer_translations import MODULES, add_pooling, flatten_value
 from sordino.native.network_builder import KernelRefusal, LayerResult, NetworkBuilder
 from sordino.native.program import Activation, Kind, Program
@@ -64,19 +64,13 @@ def refuse_special_modules(module: nn.Module) -> None:
     Raises:
         KernelRefusal: With the reason.
     """
-    if _has_any_global_hook():
-        raise KernelRefusal("a hook is registered for all modules")
     for name, layer in module.named_modules():
         label = name or type(layer).__name__
-        # Hooks for state dictionaries do not change what is computed.
-        for attribute, value in vars(layer).items():
-            is_hook = attribute.endswith("_hooks") and "state_dict" not in attribute
-            if is_hook and value:
-                raise KernelRefusal(f"layer {label} has a hook")
+        alteration = describe_alteration(layer)
+        if alteration is not None:
+            raise KernelRefusal(f"layer {label} has {alteration}")
         if parametrize.is_parametrized(layer):
             raise KernelRefusal(f"layer {label} is parametrised")
-        if "forward" in vars(layer):
-            raise KernelRefusal(f"layer {label} has its own forward")
         if list(layer.buffers(recurse=False)):
             raise KernelRefusal(f"layer {label} has buffers")
 

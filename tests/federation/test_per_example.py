@@ -74,6 +74,20 @@ def convolutions() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 3))
 
 
+def in_place() -> nn.Module:
+    """Activations that write over the outputs of the layers before them, as torchvision's do."""
+    layers = [nn.Conv2d(2, 3, 3), nn.ReLU(inplace=True), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(48, 4), nn.ELU(inplace=True), nn.Linear(4, 3))
+
+
+def hooked(layer: int | None) -> nn.Module:
+    """A hook mixes the examples of a batch: alone, each is halved."""
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    altered = net if layer is None else net[layer]
+    altered.register_forward_hook(lambda layer, given, made: made - made.mean(0, keepdim=True) / 2)
+    return net
+
+
 def sequences() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
 
@@ -90,6 +104,9 @@ NETS = {
     "convolutions": (convolutions, (2, 9, 11), True),
     "sequences": (sequences, (2, 5), True),
     "frozen": (frozen, (5,), True),
+    "in place": (in_place, (2, 6, 6), True),
+    "hooked layer": (lambda: hooked(1), (5,), False),
+    "hooked stack": (lambda: hooked(None), (5,), False),
     "nested": (
         lambda: nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.ReLU()), nn.Linear(4, 3)),
         (5,),
