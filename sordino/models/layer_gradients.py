@@ -288,8 +288,7 @@ def pass_layers(
     x = inputs
     for layer in layers:
         into = x
-        # A layer that works in place would write over the output before it, where the pass backwards
-        # ends.
+        # A layer in place would write over the output before it, where the pass backwards ends.
         if getattr(layer, "inplace", False):
             into = x.clone()
         x = layer(into)
