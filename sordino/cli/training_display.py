@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sordino.engines.choice import SuperLink
     from sordino.federation.setup import Begun
     from sordino.federation.store.run import Run
-    from sordino.report.sinks import Logging
+    from sordino.report.sink_feeder import SinkFeeder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ def show_rounds(progress: TrainingProgress, setup: Begun, folder: Path, *, done:
 
 
 @contextmanager
-def logging_to(texts: Sequence[str]) -> Iterator[Logging]:
+def logging_to(texts: Sequence[str]) -> Iterator[SinkFeeder]:
     """Opens the sinks of `--log`, and closes them however a training ends.
 
     Args:
@@ -181,9 +181,10 @@ def logging_to(texts: Sequence[str]) -> Iterator[Logging]:
     Yields:
         The sinks, to be given the start, the rounds and the end.
     """
-    from sordino.report.sinks import Logging, sinks_from
+    from sordino.report.sink_feeder import SinkFeeder
+    from sordino.report.sinks import sinks_from
 
-    sinks = Logging(sinks_from(texts), print_message)
+    sinks = SinkFeeder(sinks_from(texts), print_message)
     try:
         yield sinks
     finally:

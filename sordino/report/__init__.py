@@ -10,7 +10,7 @@
     verification, page_verification    all checks of `sordino verify`
     price_tables, finding_tables, attack_findings, closing_panel    the same in a terminal
     certificate_plots, sensitivity_plots    plots of `certify` and `audit --sensitivity`
-    sinks                TensorBoard and MLflow, fed round by round
+    sinks, sink_feeder   TensorBoard and MLflow, fed round by round
 
 A page is one file without script. Templates escape whatever they are given.
 """

@@ -61,20 +61,22 @@ def draw_attacks(summary: RunSummary) -> Picture | None:
         ncols=2,
         borderaxespad=0.2,
     )
-    reached = []
-    rows = []
-    for attack in attacks:
-        value_text = format_measurement(attack.value)
-        baseline_text = format_measurement(attack.baseline)
-        reached.append(f"{attack.name}: {attack.metric} {value_text}, baseline {baseline_text}")
-        rows.append(
-            (attack.name, attack.metric, value_text, baseline_text, attack.paper or MISSING)
+    rows = [
+        (
+            attack.name,
+            attack.metric,
+            format_measurement(attack.value),
+            format_measurement(attack.baseline),
+            attack.paper or MISSING,
         )
+        for attack in attacks
+    ]
     return finish_picture(
         figure,
         name="attacks",
         title="What attacks reached",
-        description="; ".join(reached) + ".",
+        description="What each attack reached, and what is reached without seeing anything of the "
+        "run, as shares of the larger of the two. The table below has the numbers.",
         columns=("attack", "metric", "reached", "baseline", "from"),
         rows=rows,
     )

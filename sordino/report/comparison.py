@@ -29,7 +29,6 @@ from sordino.report.number_formats import (
     state_epsilon,
 )
 from sordino.report.page import ADJACENCY_WORDS, render_page
-from sordino.report.phrasing import name_adversary
 from sordino.report.run_prices import Headline, choose_run_headline, list_views
 from sordino.report.run_summary import (
     RunSummary,
@@ -100,7 +99,7 @@ def comparison_page(summaries: Sequence[RunSummary]) -> str:
         "comparison.html",
         comparison_document(summaries),
         count=len(summaries),
-        who=name_adversary(view),
+        who=view.adversary,
         asked=f"view {view}, unit {unit}, δ = {format_delta(delta)}",
         lead=describe_extremes(summaries, names),
         columns=name_columns(summaries),
@@ -116,7 +115,7 @@ def comparison_page(summaries: Sequence[RunSummary]) -> str:
         differences=list_differences(summaries),
         names=names,
         folders=[str(summary.run.folder) for summary in summaries],
-        adjacency=ADJACENCY_WORDS[summaries[0].main.adjacency],
+        adjacencies=describe_adjacencies(summaries, names),
     )
 
 
@@ -250,6 +249,26 @@ def list_conditions(summaries: Sequence[RunSummary], names: Sequence[str]) -> li
     return sentences
 
 
+def describe_adjacencies(summaries: Sequence[RunSummary], names: Sequence[str]) -> list[str]:
+    """Says when two data sets are neighbours: once, or run by run where that differs.
+
+    Args:
+        summaries: Summaries of the runs.
+        names: Names of the runs.
+    """
+    about: dict[str, list[str]] = {}
+    for summary, name in zip(summaries, names, strict=True):
+        about.setdefault(summary.main.adjacency, []).append(name)
+    if len(about) == 1:
+        return [ADJACENCY_WORDS[adjacency] for adjacency in about]
+    sentences = [f"{', '.join(about[one])}: {ADJACENCY_WORDS[one]}" for one in about]
+    return [
+        *sentences,
+        "Bounds about different neighbours are not on one scale: to replace a unit is to leave one "
+        "out and to add another.",
+    ]
+
+
 def have_own_scores(summaries: Sequence[RunSummary]) -> bool:
     """Returns whether clients' own models were scored in any of the runs.
 
@@ -350,13 +369,6 @@ def price_together(summaries: Sequence[RunSummary]) -> tuple[float | None, str]:
         Epsilon, or None where nothing can be said; and a sentence.
     """
     _, unit, delta = summaries[0].headline
-    # Replacing a record and leaving it out are different questions, and their curves do not
-    # compose.
-    if len({summary.main.adjacency for summary in summaries}) > 1:
-        text = (
-            "The runs use different adjacencies, so what they reveal together is not added up here."
-        )
-        return None, text
     # Secure noise is drawn afresh in every run; that of a seed is the same wherever the seed is.
     seeds = [
         summary.run.protocol.seed for summary in summaries if not summary.run.protocol.noise.secure
@@ -367,6 +379,13 @@ def price_together(summaries: Sequence[RunSummary]) -> tuple[float | None, str]:
             "difference: together they guarantee nothing."
         )
         return math.inf, text
+    # Replacing a record and leaving it out are different questions, and their curves do not
+    # compose.
+    if len({summary.main.adjacency for summary in summaries}) > 1:
+        text = (
+            "The runs use different adjacencies, so what they reveal together is not added up here."
+        )
+        return None, text
     # A record belongs to one client in every run, so replacing it turns each run into a neighbour,
     # and the curves compose.
     epsilon = compose_curves([summary.main.curve for summary in summaries]).epsilon(delta)

@@ -156,9 +156,11 @@ def draw_scores_by_round(summaries: Sequence[RunSummary], names: Sequence[str]) 
     """
     metric = choose_metric(summaries)
     label = "loss"
+    unit = ""
     scale = 1.0
     if metric == "accuracy":
         label = "accuracy, %"
+        unit = " in %"
         scale = 100.0
     lines: Lines = {}
     ends = {}
@@ -179,7 +181,7 @@ def draw_scores_by_round(summaries: Sequence[RunSummary], names: Sequence[str]) 
         lines,
         "round",
         label,
-        f"{label} at the end: {list_values(ends)}. Scored on {records}.",
+        f"{metric.capitalize()}{unit} at the end: {list_values(ends)}. Scored on {records}.",
     )
 
 

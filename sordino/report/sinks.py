@@ -1,43 +1,33 @@
-"""Sends metrics elsewhere while a run is under way: TensorBoard event files, or MLflow.
+"""Sinks for the metrics of a run that is under way: TensorBoard's event files, and MLflow.
 
-Epsilon is one of the metrics. A sink gets what metrics.jsonl has, which leaves out what the
-guarantee does not cover (privacy/published.py). What comes from clients' private data (the share of
-clipped steps, gradients that were not finite) is covered by no guarantee and is not sent. A run
-that continues after an interruption continues there too, without a step missing or twice:
-TensorBoard's files are written again from metrics.jsonl, MLflow gets the steps that it lacks. A
-sink that fails is dropped with a message; the training continues.
+A run that continues after an interruption continues in its sinks, without a step missing or
+twice: TensorBoard's files are written again from metrics.jsonl, MLflow gets the steps it lacks.
 """
 
 from __future__ import annotations
 
 import abc
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sordino.privacy.published import Withheld, find_withheld, publish_row
+from sordino.privacy.published import find_withheld
 from sordino.protocol import Protocol, UserError, dumps
 from sordino.protocol.documents import flatten_tables
 from sordino.protocol.file import parse_toml
 
 if TYPE_CHECKING:
-    from sordino.federation.round_metrics import RoundMetrics
-    from sordino.federation.setup import Begun
-    from sordino.federation.store.run import Run
+    from torch.utils.tensorboard import SummaryWriter
 
-SENT = ("loss", "accuracy", "signal_to_noise", "participants", "bytes_up", "bytes_down", "seconds")
-# How often in a run epsilon is computed.
-PRICINGS = 25
 # Seconds between two messages to a server.
 FLUSH_INTERVAL = 1.0
-# Metrics that one message to MLflow may hold.
+# The largest number of metrics in one message to MLflow.
 BATCH = 1000
+# Environment variables that MLflow reads.
 MLFLOW = {
     # Metrics go where the user sends them, and nowhere else.
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -49,14 +39,14 @@ MLFLOW = {
 
 
 class Sink(abc.ABC):
-    """Is a place that metrics flow to.
+    """Receives the metrics of a run, round by round.
 
-    It is made before a training, so that a missing package shows before anything is written.
+    A sink is made before the training, so that a missing package shows before anything is written.
     """
 
     @abc.abstractmethod
     def open(self, folder: Path, protocol: Protocol) -> int:
-        """Begins, or continues after an interruption.
+        """Begins with a run, or continues after an interruption.
 
         Args:
             folder: The run's folder.
@@ -68,27 +58,27 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes in the metrics of a step.
+        """Receives the metrics of a step.
 
         Args:
-            step: Its number, from 1.
-            values: Metrics by name.
+            step: The number of rounds done, from 1.
+            values: The metrics by name.
         """
 
     @abc.abstractmethod
     def close(self, status: str) -> None:
-        """Ends.
+        """Ends with the run, or at an interruption.
 
         Args:
-            status: Status of the run; "interrupted" means that it will go on.
+            status: The status of the run; "interrupted" means that it may be resumed.
         """
 
 
 def choose_clock(protocol: Protocol) -> Callable[[], float]:
     """Returns the clock by which a sink dates steps.
 
-    How long a round takes tells how many clients took part: where nobody may know, the clock
-    does not move.
+    The time that a round takes tells how many clients took part. Where nobody may know that, all
+    steps get the same time.
 
     Args:
         protocol: The federation.
@@ -100,7 +90,7 @@ def choose_clock(protocol: Protocol) -> Callable[[], float]:
 
 
 class TensorBoardSink(Sink):
-    """Writes event files in the run's folder, under tensorboard/."""
+    """Writes event files below tensorboard/ in the run's folder."""
 
     def __init__(self) -> None:
         try:
@@ -115,7 +105,7 @@ class TensorBoardSink(Sink):
         self._clock: Callable[[], float] = time.time
 
     def open(self, folder: Path, protocol: Protocol) -> int:
-        """Begins again: old files are removed, since steps after the last checkpoint are run again.
+        """Removes old files and begins anew, since rounds after the last checkpoint are run again.
 
         Args:
             folder: The run's folder.
@@ -152,14 +142,14 @@ class TensorBoardSink(Sink):
 
 
 class MlflowSink(Sink):
-    """Sends metrics to MLflow: a tracking server, or a folder or data base that MLflow keeps.
+    """Sends metrics to MLflow: to a tracking server, or to a folder or database that MLflow keeps.
 
-    mlflow.json in the run's folder says which. Metrics are held back for a second, so that a server
-    gets few messages, and the newest step until the next one: a round may be run again after an
-    interruption, with other noise, and MLflow forgets nothing.
+    mlflow.json in the run's folder names the place. Metrics are held back for a second, so that a
+    server gets few messages. The newest step is held back until the next one: after an interruption
+    its round may be run again, with other noise, and MLflow cannot delete metrics.
     """
 
-    # One of these is sent last for every step: where it is, the step is complete.
+    # One of these is the last metric of every step that is sent: a step that has it is complete.
     MARKS = ("seconds", "round")
 
     def __init__(self, uri: str) -> None:
@@ -172,7 +162,7 @@ class MlflowSink(Sink):
                 "--log mlflow needs the package mlflow: pip install 'sordino[mlflow]'."
             ) from None
         if uri and ":" not in uri:
-            # A folder stays the same one wherever a run is resumed.
+            # Absolute, since a run may be resumed from another working directory.
             uri = str(Path(uri).resolve())
         try:
             self._client = MlflowClient(tracking_uri=uri or None)
@@ -181,9 +171,9 @@ class MlflowSink(Sink):
             # MLflow raises whatever its stores raise.
             hint = ""
             if "sql" in uri.partition(":")[0]:
-                hint = " A data base needs the whole package: pip install mlflow."
+                hint = " A database needs the whole package: pip install mlflow."
             raise UserError(
-                f"--log mlflow:{uri}: this place cannot be used: {first_line_of(error)}{hint}"
+                f"--log mlflow:{uri} cannot be used: {first_line_of(error)}{hint}"
             ) from None
         self._uri = uri
         self._run = ""
@@ -268,10 +258,10 @@ def sinks_from(texts: Sequence[str]) -> list[Sink]:
     """Makes the sinks that `--log` names.
 
     Args:
-        texts: What was typed.
+        texts: The values of the option, as they were typed.
 
     Raises:
-        UserError: An unknown sink, a package that is not installed, a place that cannot be used.
+        UserError: A sink is unknown, lacks its package, or cannot be used.
 
     Example:
         >>> sinks_from([])
@@ -290,159 +280,6 @@ def sinks_from(texts: Sequence[str]) -> list[Sink]:
                 "mlflow:http://127.0.0.1:5000."
             )
     return found
-
-
-class Logging:
-    """Feeds sinks with the rounds of one run.
-
-    It holds them open: call `start`, `advance` after every round, and `end`.
-    """
-
-    def __init__(self, sinks: Sequence[Sink], say: Callable[[str], None]) -> None:
-        """Prepares the sinks.
-
-        Args:
-            sinks: Sinks that are to be fed.
-            say: Prints a message.
-        """
-        self._waiting = list(sinks)
-        self._say = say
-        # Of the open ones, the last step that each had before.
-        self._last: dict[Sink, int] = {}
-        self._price: Callable[[int], float] = lambda rounds: math.inf
-        self._setup: Begun
-        self._withheld = Withheld()
-        self._folder: Path
-        self._rounds = 1
-        self._started = 0.0
-        self._pricing = 0.0
-
-    def start(self, setup: Begun, folder: Path) -> None:
-        """Notes the protocol and the parameters of the run.
-
-        Sinks are opened with the first round: a run that is stopped before it leaves nothing
-        anywhere.
-
-        Args:
-            setup: The run that begins or continues.
-            folder: The run's folder.
-        """
-        if self._waiting:
-            from sordino.report.spending_trace import price_while_running
-
-            self._setup = setup
-            self._folder = folder
-            self._price = price_while_running(setup, folder)
-            self._rounds = setup.protocol.rounds
-            self._started = time.monotonic()
-            self._withheld = find_withheld(setup.protocol)
-
-    def advance(self, metrics: RoundMetrics) -> None:
-        """Passes on the metrics of a round.
-
-        Args:
-            metrics: Metrics of the round.
-        """
-        if self._waiting:
-            self._open(metrics.round)
-        if self._last:
-            self._send(asdict(metrics))
-
-    def _open(self, round_index: int) -> None:
-        """Opens the sinks and sends them the earlier rounds that they lack."""
-        from sordino.federation.store.run_folder import RunFolder
-
-        rows = [row for row in RunFolder(self._folder).metrics() if row["round"] < round_index]
-        for sink in self._waiting:
-            last = self._try(sink, sink.open, self._folder, self._setup.protocol)
-            if last is not None:
-                self._last[sink] = last
-        self._waiting = []
-        for row in rows:
-            self._send(row)
-
-    def after(self, listener: Callable[[RoundMetrics], None]) -> Callable[[RoundMetrics], None]:
-        """Returns a listener for rounds that calls another one first.
-
-        Args:
-            listener: The other one.
-        """
-
-        def both(metrics: RoundMetrics) -> None:
-            """Passes the metrics of a round to both listeners.
-
-            Args:
-                metrics: Metrics of the round.
-            """
-            listener(metrics)
-            self.advance(metrics)
-
-        return both
-
-    def end(self, run: Run | None) -> None:
-        """Closes the sinks, the last step's epsilon included. A second call does nothing.
-
-        Args:
-            run: What was trained; None if it was interrupted.
-        """
-        if run is not None and self._last:
-            from sordino.report.run_prices import choose_run_headline, price_run
-            from sordino.report.run_summary import find_last_scores
-
-            headline = choose_run_headline(run)
-            values = {"epsilon": price_run(run, headline).epsilon(headline.delta)}
-            # Only now is the last model known, whose scores may be sent.
-            if self._withheld.scores:
-                values |= find_last_scores(run)
-            for sink in list(self._last):
-                self._try(sink, sink.log, len(run.metrics["round"]), select_finite(values))
-        status = "interrupted"
-        if run is not None:
-            status = run.status
-        for sink in list(self._last):
-            self._try(sink, sink.close, status)
-        self._last = {}
-
-    def _send(self, row: Mapping[str, Any]) -> None:
-        step = int(row["round"]) + 1
-        wanting = [sink for sink, last in self._last.items() if step > last]
-        shown = publish_row(row, self._withheld, last=False)
-        values = {name: float(shown[name]) for name in SENT if shown[name] is not None}
-        if "seconds" not in values:
-            values["round"] = float(step)
-        due = step < self._rounds and step % max(1, self._rounds // PRICINGS) == 0
-        if wanting and due and self._affordable():
-            before = time.monotonic()
-            values["epsilon"] = self._price(step)
-            self._pricing += time.monotonic() - before
-        for sink in wanting:
-            self._try(sink, sink.log, step, select_finite(values))
-
-    def _affordable(self) -> bool:
-        """Returns whether computing epsilon has taken at most a second and a tenth of the time."""
-        return self._pricing <= 1 + 0.1 * (time.monotonic() - self._started)
-
-    def _try(self, sink: Sink, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a sink; one that fails is dropped, and the training continues."""
-        try:
-            return work(*arguments)
-        except Exception as error:
-            self._last.pop(sink, None)
-            name = type(sink).__name__.removesuffix("Sink")
-            self._say(
-                f"{name}: {first_line_of(error)} "
-                "No more metrics are sent there; the training continues."
-            )
-            return None
-
-
-def select_finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Returns the values that are finite: no sink can draw the others.
-
-    Args:
-        values: Metrics by name.
-    """
-    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def first_line_of(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Reads and writes the folder of a sweep.
 
-sweep.json      what was asked for, every setting with its calibrated noise, and all trials
+sweep.json      the request, every setting with its calibrated noise, and all trials
 runs/00000      a run folder for every trial
 rows.json       the rows that are known so far
 sweep.csv       all rows, once the sweep has ended; sweep.png and sweep.svg next to it
@@ -33,7 +33,7 @@ class Trial:
 
     Attributes:
         setting: The number of its setting.
-        seed: Seed of the training.
+        seed: The seed of the training.
     """
 
     setting: int
@@ -45,8 +45,8 @@ class SweepPlan:
     """Holds a sweep with its noise calibrated and its trials drawn.
 
     Attributes:
-        request: What was asked for.
-        settings: All combinations, each with its noise.
+        request: The request.
+        settings: All combinations of values, each with its noise.
         trials: The trainings, in their order.
     """
 
@@ -74,14 +74,14 @@ class SweepFolder:
         """Refuses a folder of another sweep, or of something else.
 
         Args:
-            request: The present one.
+            request: The present request.
 
         Raises:
-            UserError: It says what differs.
+            UserError: The folder holds something else; the message says what differs.
         """
         plan = self.path / PLAN
         if not plan.exists():
-            # The lock was made by this command, a moment ago.
+            # This command has just made the lock.
             kept = [entry.name for entry in self.path.iterdir() if entry.name != "lock"]
             if kept:
                 raise UserError(
@@ -90,7 +90,7 @@ class SweepFolder:
                 )
             return
         before = self._read(plan)
-        # Through JSON, as the file went: tuples and infinities would differ otherwise.
+        # By way of JSON, as in the file: tuples and infinities would differ otherwise.
         wanted = json.loads(as_json(request.as_document()))
         other = [name for name, value in wanted.items() if before.get(name) != value]
         if other:
@@ -123,8 +123,8 @@ class SweepFolder:
             ],
             "runs": [asdict(trial) for trial in plan.trials],
         }
-        # An interrupted sweep continues with these trials: to draw them again would be another
-        # selection, which nobody has priced.
+        # An interrupted sweep continues with these trials. Drawing them again would be another
+        # selection, whose price nobody has counted.
         with writing(self.path / PLAN):
             write_whole(self.path / PLAN, as_json(document))
 
@@ -148,7 +148,7 @@ class SweepFolder:
             raise UserError(f"{self.path / PLAN} is damaged: {error}") from None
 
     def read_rows(self) -> dict[int, SweepRow]:
-        """Returns the rows that are known, by the number of their training."""
+        """Returns the rows that are known, by the numbers of their trainings."""
         path = self.path / ROWS
         if not path.exists():
             return {}
@@ -159,7 +159,7 @@ class SweepFolder:
             return {
                 number: SweepRow(**{**row, "epsilon": read_spent_epsilon(row["epsilon"])})
                 for number, row in rows.items()
-                # A row of another version is left out here, and made again from its run.
+                # A row that another version wrote is left out, and made again from its run.
                 if set(row) == names
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -169,7 +169,7 @@ class SweepFolder:
         """Writes all rows that are known.
 
         Args:
-            rows: By the number of their training.
+            rows: The rows by the numbers of their trainings.
         """
         document = {str(number): asdict(rows[number]) for number in sorted(rows)}
         with writing(self.path / ROWS):
@@ -189,12 +189,11 @@ class SweepFolder:
 
 
 def read_sweep_request(document: dict[str, Any]) -> SweepRequest:
-    """Returns a request as sweep.json has it.
+    """Returns the request that sweep.json holds.
 
     Args:
-        document: The file.
+        document: The content of the file.
     """
-    # What was asked for; the settings say what was made of it.
     protocol: Protocol = loads(document["protocol"])
     return SweepRequest(
         protocol=protocol,

@@ -1,4 +1,4 @@
-"""What a sweep is asked for: keys and their values, epsilons, seeds, and how tuning is priced."""
+"""Describes the request for a sweep: keys and values, epsilons, seeds, and the price of tuning."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from sordino.mechanisms import mechanism_of
 from sordino.protocol import InvalidValue, Protocol, UserError, View, dumps, override_keys
 from sordino.protocol.file import read_override, toml_value
 
-# How the price of tuning is asked for: not at all, of all runs together, or of the best run alone.
+# Which price of tuning is asked for: none, that of all runs together, or that of the best alone.
 PRICES = ("none", "sum", "selection")
+# The name of a target among the values of a setting.
 EPSILON = "epsilon"
 
 
@@ -23,13 +24,13 @@ class SweepRequest:
 
     Attributes:
         protocol: The federation whose keys are varied.
-        over: The keys of its file that vary, each with its values.
-        epsilons: Targets, for each of which the noise is calibrated; none keeps the noise.
+        over: The keys of the protocol's file that vary, each with its values.
+        epsilons: Targets, for each of which the noise is calibrated; empty to keep the noise.
         view: The adversary whose epsilon is calibrated and shown.
         delta: The delta of every epsilon.
-        seeds: Trainings of every setting.
+        seeds: The number of trainings of every setting.
         price: One of `PRICES`.
-        trials: For the price "selection", how many trainings are expected.
+        trials: The expected number of trainings, for the price "selection"; None otherwise.
     """
 
     protocol: Protocol
@@ -42,7 +43,7 @@ class SweepRequest:
     trials: float | None = None
 
     def __post_init__(self) -> None:
-        # A misspelt view is refused now, not after hours of training.
+        # A misspelt view is refused before hours of training.
         View.parse(self.view)
         if not self.over and not self.epsilons:
             raise UserError(
@@ -60,7 +61,7 @@ class SweepRequest:
         self._refuse_price()
 
     def _refuse_unscored(self) -> None:
-        """Refuses a protocol that scores nothing."""
+        """Refuses a protocol whose models are not scored."""
         data = self.protocol.data
         if data is not None and data.test == "none":
             raise UserError(
@@ -69,7 +70,7 @@ class SweepRequest:
             )
 
     def _refuse_keys(self) -> None:
-        """Refuses keys that a sweep sets itself, and keys that are given twice."""
+        """Refuses keys that a sweep sets by itself, and keys that are given twice."""
         calibrated = f"noise.{mechanism_of(self.protocol.noise).size_entry}"
         seen: set[str] = set()
         for key, _ in self.over:
@@ -128,13 +129,16 @@ class SweepRequest:
 
 
 def read_over(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Returns the key and the values of `KEY=V1,V2,...`.
+    """Reads `KEY=V1,V2,...`.
 
     Args:
-        text: What was typed; a comma inside brackets or quotes separates nothing.
+        text: The value of --over. Commas inside brackets or quotes separate nothing.
+
+    Returns:
+        The key and its values.
 
     Raises:
-        UserError: A text without a key or without values.
+        UserError: The text has no key or no values.
 
     Example:
         >>> read_over("local.clip=1,2.5")
@@ -181,14 +185,14 @@ def read_axes(over: Mapping[str, Iterable[Any]]) -> tuple[tuple[str, tuple[Any, 
     """Returns keys and values as a request has them.
 
     Args:
-        over: The values of every key; a text is read as on the command line.
+        over: The values by key; a value that is a text is read as on the command line.
 
     Raises:
-        UserError: A key without values.
+        UserError: A key has no values.
     """
     axes = []
     for key, values in over.items():
-        # A text is a sequence of letters, which nobody means here.
+        # A text would be read as one value for every letter.
         if isinstance(values, str):
             raise InvalidValue(f"over[{key!r}]", values, "a list of values")
         read = tuple(read_override(one) if isinstance(one, str) else one for one in values)
@@ -203,8 +207,8 @@ class SweepSetting:
     """Holds one combination of values, before its noise is calibrated.
 
     Attributes:
-        values: By key, with "epsilon" for a target.
-        protocol: The protocol with these keys.
+        values: The values by key; a target has the key "epsilon".
+        protocol: The protocol with these values.
     """
 
     values: dict[str, Any]
@@ -218,14 +222,13 @@ def make_settings(request: SweepRequest) -> tuple[SweepSetting, ...]:
         request: The sweep.
 
     Raises:
-        UserError: A key that the file does not have, a value that it does not allow, or a
-            combination that makes no sense.
+        UserError: A key is unknown, a value is not allowed, or values do not go together.
     """
     keys = [key for key, _ in request.over]
     settings = []
     for values in product(*(values for _, values in request.over)):
         chosen = dict(zip(keys, values, strict=True))
-        # As --set does it, so that every value is checked as in a file.
+        # As with --set, every value is checked as in a file.
         changes = [write_override(key, value) for key, value in chosen.items()]
         plan = override_keys(request.protocol, changes)
         if not request.epsilons:
@@ -236,14 +239,14 @@ def make_settings(request: SweepRequest) -> tuple[SweepSetting, ...]:
 
 
 def write_override(key: str, value: Any) -> str:
-    """Returns a key with its value as an override says it.
+    """Returns a key and its value as an override, as after --set.
 
     Args:
-        key: Key of the protocol's file.
-        value: What it is set to.
+        key: The key of the protocol's file.
+        value: The value.
 
     Raises:
-        InvalidValue: A value of a shape that no protocol has, such as a date.
+        InvalidValue: The value is of a type that no protocol has, such as a date.
 
     Example:
         >>> write_override("data.name", "mnist")

@@ -1,4 +1,4 @@
-"""What a sweep found: a row for every training, and mean and spread of every setting."""
+"""Holds the results of a sweep: a row per training, and mean and spread per setting."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ TUNING_NOTE = (
     "every run, and what the runs reveal adds up: tune on public records, or price the tuning "
     "with --price."
 )
-
-
-# What must be said with scores, by whose records they are on.
+# What must be said with scores, by the source of the records that were scored.
 SCORES_NOTES = {
     "held-out": (
         "The scores are exact, and on held-out records of the clients themselves: no epsilon "
@@ -43,19 +41,20 @@ class SweepRow:
     """Holds one training of a sweep.
 
     Attributes:
-        settings: What was set, by key, with "epsilon" for a target.
-        seed: Seed of the training.
-        accuracy: Accuracy on the test records after the last round; None where it is unknown.
-        loss: The same.
-        epsilon: What the run spent, in the sweep's view and at its delta.
+        settings: The values by key; a target has the key "epsilon".
+        seed: The seed of the training.
+        accuracy: The accuracy on the test records after the last round; None where it is unknown.
+        loss: The loss on the test records after the last round; None where it is unknown.
+        epsilon: The epsilon that the run spent, in the sweep's view and at its delta; None where
+            there is no bound.
         view: The adversary.
         run: The folder of the run.
         status: "finished", "diverged" or "budget".
-        tested_on: Whose records the scores are on, "held-out" for the clients' own.
-        own_accuracy: Mean accuracy of clients' own models, which no guarantee covers; None where
-            they keep none, or where it is withheld.
-        own_worst: The lowest of them.
-        own_spread: Their standard deviation over the clients.
+        tested_on: The source of the records that were scored; "held-out" for the clients' own.
+        own_accuracy: The mean accuracy of clients' own models, which no guarantee covers; None
+            where clients keep none, or where it is withheld.
+        own_worst: The lowest accuracy of clients' own models.
+        own_spread: The standard deviation of these accuracies over the clients.
     """
 
     settings: dict[str, Any]
@@ -74,18 +73,18 @@ class SweepRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingSummary:
-    """Holds what the trainings of one setting have in common.
+    """Sums up the trainings of one setting.
 
     Attributes:
-        settings: What was set.
-        mean: Mean of the score over the seeds; NaN where none is known.
-        spread: Its sample standard deviation; NaN for one seed.
-        epsilon: The largest that a run spent; NaN where none is known.
-        runs: How many were scored.
-        ended_early: How many diverged or met a budget.
-        own_mean: Mean over the seeds of the mean accuracy of clients' own models; NaN where none
-            is known.
-        own_worst: The lowest of all of them.
+        settings: The values by key.
+        mean: The mean of the score over the seeds; NaN where none is known.
+        spread: The sample standard deviation of the score; NaN for one seed.
+        epsilon: The largest epsilon that a run spent; NaN where none is known.
+        runs: The number of runs that were scored.
+        ended_early: The number of runs that diverged or were stopped by a budget.
+        own_mean: The mean over the seeds of the mean accuracy of clients' own models; NaN where
+            none is known.
+        own_worst: The lowest accuracy of clients' own models in all runs; NaN where none is known.
     """
 
     settings: dict[str, Any]
@@ -103,12 +102,12 @@ class Sweep:
     """Holds a finished sweep.
 
     Attributes:
-        folder: Where it is kept.
-        rows: One for every training, in the order in which they were planned.
+        folder: The folder of the sweep.
+        rows: A row for every training, in the order in which they were planned.
         score: "accuracy", or "loss" where there are no classes.
         view: The adversary whose epsilon is shown.
         delta: The delta of every epsilon.
-        tuning: What choosing among the runs costs, where that was asked for.
+        tuning: The price of choosing among the runs; None where it was not asked for.
 
     Example:
         >>> swept = sweep(protocol, {"local.clip": [0.5, 1.0]}, seeds=3)  # doctest: +SKIP
@@ -125,16 +124,16 @@ class Sweep:
 
     @property
     def summary(self) -> tuple[SettingSummary, ...]:
-        """Mean and spread of every setting, in the order of the rows."""
+        """The mean and spread of every setting, in the order of the rows."""
         groups: dict[str, list[SweepRow]] = {}
         for row in self.rows:
-            # Settings may hold lists and tables, which cannot be keys of a dict.
+            # Settings may hold lists and tables, which are not hashable.
             groups.setdefault(repr(row.settings), []).append(row)
         return tuple(summarize_rows(rows, self.score) for rows in groups.values())
 
     @property
     def best(self) -> SweepRow | None:
-        """The training with the best score; None where none is known."""
+        """The row with the best score; None where no score is known."""
         scored = [row for row in self.rows if getattr(row, self.score) is not None]
         if not scored:
             return None
@@ -143,12 +142,12 @@ class Sweep:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Whose records the scores are on, in alphabetical order."""
+        """The sources of the records that were scored, in alphabetical order."""
         return tuple(sorted({row.tested_on for row in self.rows}))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said wherever the sweep is shown."""
+        """Sentences that must be shown with the sweep."""
         about_scores = [SCORES_NOTES[one] for one in self.sources if one in SCORES_NOTES]
         about_own = []
         if any(row.own_accuracy is not None for row in self.rows):
@@ -156,7 +155,7 @@ class Sweep:
         return (TUNING_NOTE, *about_scores, *about_own)
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the sweep as JSON says it."""
+        """Returns the sweep as a JSON document."""
         document: dict[str, Any] = {
             "rows": [asdict(row) for row in self.rows],
             "summary": [asdict(one) for one in self.summary],
@@ -168,17 +167,17 @@ class Sweep:
         }
         if self.tuning is not None:
             document["tuning"] = asdict(self.tuning)
-            # What is left of a private selection is its best run; the others stay secret.
+            # A private selection reveals its best run alone; the others stay secret.
             if self.tuning.kind == "selection" and self.best is not None:
                 document["best"] = asdict(self.best)
         return document
 
 
 def summarize_rows(rows: Sequence[SweepRow], score: str) -> SettingSummary:
-    """Returns what the trainings of one setting have in common.
+    """Sums up the trainings of one setting.
 
     Args:
-        rows: Trainings of the same setting.
+        rows: The rows of the trainings.
         score: The name of the score.
     """
     scores = [value for value in (getattr(row, score) for row in rows) if value is not None]
@@ -188,7 +187,7 @@ def summarize_rows(rows: Sequence[SweepRow], score: str) -> SettingSummary:
         settings=rows[0].settings,
         mean=statistics.fmean(scores) if scores else math.nan,
         spread=statistics.stdev(scores) if len(scores) > 1 else math.nan,
-        # The largest: a setting guarantees only what all of its runs keep.
+        # The largest, since a setting guarantees only what all of its runs do.
         epsilon=max(spent, default=math.nan),
         runs=len(scores),
         ended_early=sum(row.status != "finished" for row in rows),

@@ -1,11 +1,10 @@
-"""`sweep`: trains a protocol with several settings and seeds, and keeps what came out."""
+"""Trains a protocol with several settings and seeds, and keeps the results."""
 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,22 @@ import numpy as np
 
 from sordino.data import find_tested_on
 from sordino.engines.many_trainings import train_many
-from sordino.engines.training_cache import TrainingCache
 from sordino.federation.complete_protocol import DataSource, ModelSource
 from sordino.federation.round_metrics import OWN_SCORES, RoundMetrics
-from sordino.federation.setup import prepare
 from sordino.federation.store.files import hold_lock, writing
 from sordino.federation.store.run import Trained
 from sordino.federation.store.run_folder import claimed_path
-from sordino.privacy.calibrate import calibrate
 from sordino.privacy.certify import certify
 from sordino.privacy.published import find_withheld, publish_metrics
-from sordino.protocol import Protocol, SordinoError, UserError
-from sordino.sweeps.sweep_folder import PLAN, SweepFolder, SweepPlan, Trial
-from sordino.sweeps.sweep_request import (
-    EPSILON,
-    SweepRequest,
-    SweepSetting,
-    make_settings,
-    read_axes,
+from sordino.protocol import Protocol, SordinoError
+from sordino.sweeps.sweep_folder import PLAN, SweepFolder, SweepPlan
+from sordino.sweeps.sweep_planning import (
+    plan_sweep,
+    refuse_given_keys,
+    refuse_private_scores,
+    seed_protocol,
 )
+from sordino.sweeps.sweep_request import SweepRequest, make_settings, read_axes
 from sordino.sweeps.sweep_results import Sweep, SweepRow
 from sordino.sweeps.tuning_price import TuningPrice, price_all_runs, price_selection
 
@@ -40,14 +36,14 @@ def ignore_plan(protocols: tuple[Protocol, ...], folder: Path) -> None:
     """Does nothing when a sweep begins.
 
     Args:
-        protocols: Protocols of all trainings.
-        folder: Folder of the sweep.
+        protocols: The protocols of all trainings.
+        folder: The folder of the sweep.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """How the trainings of a sweep are run and watched; none of it changes what they find.
+    """Says how the trainings of a sweep are run and watched, which does not change their results.
 
     Attributes:
         data: Data in place of the protocol's.
@@ -56,8 +52,8 @@ class SweepOptions:
         workers: As in `train_many`.
         device: As in `train_many`.
         on_plan: Called before the first training, with all protocols and the folder.
-        on_round: Called after every round, with the number of its training.
-        on_row: Called when a training has ended or was found ended, with its number.
+        on_round: Called after every round, with the number of its training and its metrics.
+        on_row: Called for every training that has ended, now or earlier, with its number and row.
     """
 
     data: DataSource | None = None
@@ -105,7 +101,7 @@ def sweep(  # noqa: PLR0913  (every option has a name and a default)
         workers: As in `train`.
 
     Returns:
-        What was found.
+        The results.
 
     Raises:
         UserError: Something does not fit, or the folder holds another sweep.
@@ -133,22 +129,22 @@ def run_sweep(request: SweepRequest, folder: str | Path | None, options: SweepOp
     """Trains a sweep, or continues it.
 
     Args:
-        request: Settings and seeds.
-        folder: Where it is kept; None for a new folder below runs/.
-        options: How it is trained.
+        request: The request.
+        folder: The folder of the sweep; None for a new one below runs/.
+        options: How the trainings are run.
 
     Returns:
-        What was found.
+        The results.
 
     Raises:
         UserError: Something does not fit, or the folder holds another sweep.
     """
     settings = make_settings(request)
-    refuse_handed_over(request, options)
+    refuse_given_keys(request, options.data, options.model)
     if folder is not None and (Path(folder) / PLAN).exists():
         return continue_plan(request, SweepFolder(Path(folder)), options)
     # Mistakes show before a folder is made.
-    plan = plan_sweep(request, settings, options)
+    plan = plan_sweep(request, settings, options.data, options.model)
     place = SweepFolder(make_sweep_folder(folder))
     with hold_lock(place.path):
         place.refuse_another(request)
@@ -164,9 +160,9 @@ def continue_plan(request: SweepRequest, place: SweepFolder, options: SweepOptio
     """Continues a sweep that was begun, with the noise and the trials that it has.
 
     Args:
-        request: The present one.
+        request: The present request.
         place: The folder of the sweep.
-        options: How it is trained.
+        options: How the trainings are run.
 
     Raises:
         UserError: The folder holds another sweep.
@@ -180,11 +176,11 @@ def resume_sweep(folder: str | Path, options: SweepOptions) -> Sweep:
     """Continues a sweep that was interrupted.
 
     Args:
-        folder: Folder of the sweep.
-        options: How it is trained.
+        folder: The folder of the sweep.
+        options: How the trainings are run.
 
     Returns:
-        What was found.
+        The results.
 
     Raises:
         UserError: There is no sweep.
@@ -193,10 +189,10 @@ def resume_sweep(folder: str | Path, options: SweepOptions) -> Sweep:
 
 
 def make_sweep_folder(folder: str | Path | None) -> Path:
-    """Makes the folder of a sweep, or finds it.
+    """Makes the folder of a sweep, unless it exists.
 
     Args:
-        folder: Where; None for the first free number under runs/.
+        folder: The folder; None for the first free number below runs/.
     """
     if folder is None:
         return claimed_path("sweep", Path("runs"))
@@ -206,150 +202,16 @@ def make_sweep_folder(folder: str | Path | None) -> Path:
     return path
 
 
-def refuse_handed_over(request: SweepRequest, options: SweepOptions) -> None:
-    """Refuses to vary data or a model passed in Python, which would be the same in all trainings.
-
-    Args:
-        request: The sweep.
-        options: With data and model, where they are handed over.
-
-    Raises:
-        UserError: It names the key.
-    """
-    given = {"model.name": options.model, "data.name": options.data}
-    for key, _ in request.over:
-        if given.get(key) is not None:
-            raise UserError(f"{key} cannot vary while it is handed over: leave out one of them.")
-
-
-def plan_sweep(
-    request: SweepRequest, settings: tuple[SweepSetting, ...], options: SweepOptions
-) -> SweepPlan:
-    """Returns a sweep with its noise calibrated and its trials drawn.
-
-    Args:
-        request: Settings and seeds.
-        settings: All combinations.
-        options: With data and model, where they are handed over.
-
-    Raises:
-        UserError: A setting that cannot be trained, or a target that no noise meets.
-    """
-    # Settings that use the same data load them once.
-    shared = TrainingCache(options.model)
-    ready = []
-    for setting in settings:
-        prepared = prepare(
-            seed_protocol(setting.protocol, request.first_seed),
-            data=options.data,
-            model=options.model,
-            load=shared.load,
-        )
-        # Some prices depend on the number of parameters, which is known now.
-        if setting.protocol.model is not None and options.model is None:
-            counted = replace(setting.protocol, model=prepared.protocol.model)
-            setting = replace(setting, protocol=counted)
-        ready.append(calibrate_setting(setting, request, prepared.sizes.tolist()))
-        refuse_private_scores(request, prepared.tested_on)
-    return SweepPlan(
-        request=request, settings=tuple(ready), trials=draw_trials(request, len(ready))
-    )
-
-
-def refuse_private_scores(request: SweepRequest, source: str) -> None:
-    """Refuses to price a choice by exact scores on private records.
-
-    Args:
-        request: The sweep, with the price that was asked for.
-        source: Whose records the scores are on.
-
-    Raises:
-        UserError: The price would cover the models, and not the scores that choose among them.
-    """
-    # The score must be a function of the model and of public records (docs/theory.md#a25).
-    if request.price != "none" and source == "held-out":
-        raise UserError(
-            f"--price {request.price}: the scores are on records of the clients themselves, so a "
-            "choice by them reveals more than the models do. Bring public test records, or leave "
-            "out --price."
-        )
-
-
-def calibrate_setting(
-    setting: SweepSetting, request: SweepRequest, sizes: list[int]
-) -> SweepSetting:
-    """Returns a setting with the noise that meets its epsilon, if it has one.
-
-    Args:
-        setting: The values and the protocol.
-        request: The sweep, with view and delta.
-        sizes: Records of every client.
-
-    Raises:
-        UserError: No noise meets the target, or the protocol has none to calibrate.
-    """
-    if EPSILON not in setting.values:
-        return setting
-    epsilon = setting.values[EPSILON]
-    try:
-        found = calibrate(
-            setting.protocol, request.view, epsilon=epsilon, delta=request.delta, sizes=sizes
-        )
-    except UserError as error:
-        raise UserError(f"--epsilons {epsilon:g} in the view {request.view}: {error}") from None
-    return replace(setting, protocol=found.protocol)
-
-
-def draw_trials(request: SweepRequest, settings: int) -> tuple[Trial, ...]:
-    """Returns the trainings of a sweep in their order.
-
-    Args:
-        request: The sweep.
-        settings: How many there are.
-
-    Raises:
-        UserError: Private selection drew no training at all.
-    """
-    first = request.first_seed
-    if request.trials is not None:
-        # Private selection needs draws that nobody can repeat.
-        generator = np.random.default_rng(secrets.randbits(128))
-        drawn = generator.integers(settings, size=generator.poisson(request.trials))
-        if len(drawn) == 0:
-            raise UserError(
-                f"private selection with --trials {request.trials:g} drew no training, as it does "
-                "with a known probability: there is no model. Another try costs as much again."
-            )
-        return tuple(Trial(setting=int(setting), seed=first + n) for n, setting in enumerate(drawn))
-    pairs = [(setting, seed) for setting in range(settings) for seed in range(request.seeds)]
-    # Settings share seeds, so that they are compared on the same draws. Where the runs are priced
-    # together each has its own: what shares draws does not compose.
-    return tuple(
-        Trial(setting=setting, seed=first + (number if request.price == "sum" else seed))
-        for number, (setting, seed) in enumerate(pairs)
-    )
-
-
-def seed_protocol(protocol: Protocol, seed: int) -> Protocol:
-    """Returns the protocol with a seed.
-
-    Args:
-        protocol: The federation whose settings are swept.
-        seed: Seed of the training.
-    """
-    return replace(protocol, seed=seed)
-
-
 def train_plan(plan: SweepPlan, place: SweepFolder, options: SweepOptions) -> Sweep:
     """Trains all trials that have not ended, and gathers the rows of all.
 
     Args:
         plan: The sweep.
-        place: Its folder.
-        options: How it is trained.
+        place: The folder of the sweep.
+        options: How the trainings are run.
 
     Returns:
-        What was found.
+        The results.
     """
     plans = [
         seed_protocol(plan.settings[trial.setting].protocol, trial.seed) for trial in plan.trials
@@ -358,12 +220,6 @@ def train_plan(plan: SweepPlan, place: SweepFolder, options: SweepOptions) -> Sw
     options.on_plan(tuple(plans), place.path)
 
     def note_end(number: int, trained: Trained) -> None:
-        """Keeps the row of a training that has ended.
-
-        Args:
-            number: Number of the training.
-            trained: What became of it.
-        """
         if number not in rows:
             rows[number] = make_row(plan, place, number, trained)
             # After each training, so that an interruption loses no row.
@@ -378,7 +234,7 @@ def train_plan(plan: SweepPlan, place: SweepFolder, options: SweepOptions) -> Sw
         engine=options.engine,
         workers=options.workers,
         device=options.device,
-        # A sweep compares only last models.
+        # A sweep compares only final models.
         evaluate_every=max(one.rounds for one in plans),
         on_round=options.on_round,
         on_end=note_end,
@@ -400,9 +256,9 @@ def make_row(plan: SweepPlan, place: SweepFolder, number: int, trained: Trained)
 
     Args:
         plan: The sweep.
-        place: Its folder.
-        number: Number of the training.
-        trained: What became of it.
+        place: The folder of the sweep.
+        number: The number of the training.
+        trained: The training.
     """
     trial = plan.trials[number]
     request = plan.request
@@ -434,16 +290,16 @@ def read_last(trained: Trained, name: str) -> float | None:
 
     Args:
         trained: The training.
-        name: Name of the score.
+        name: The name of the score.
     """
     return last_known(trained.metrics[name])
 
 
 def last_known(values: np.ndarray) -> float | None:
-    """Returns the last of some metrics; None where there is none, or it is not known.
+    """Returns the last value of a metric; None where there is none, or it is not known.
 
     Args:
-        values: One per round.
+        values: The values of the metric, one per round.
     """
     if len(values) == 0 or not math.isfinite(values[-1]):
         return None
@@ -466,12 +322,12 @@ def price_tuning(plan: SweepPlan, trained: list[Trained]) -> TuningPrice | None:
     # A sweep that an earlier version began may have scored private records.
     for one in trained:
         refuse_private_scores(request, find_tested_on(one.protocol, one.facts))
-    # What runs have spent by their ledgers, which may differ from what was planned.
+    # Runs are priced by their ledgers, which may differ from what was planned.
     spent = [one.guarantee(request.view, delta=request.delta) for one in trained]
     if request.trials is None:
         return price_all_runs(spent, request.delta)
     sizes = trained[0].sizes
-    # Settings that were never drawn count as well: that they were not is a secret of the draw
+    # Settings that were never drawn count as well, since nobody may know which were drawn
     # (docs/theory.md#a25).
     planned = [
         certify(one.protocol, request.view, delta=request.delta, sizes=sizes)

@@ -1,4 +1,4 @@
-"""What it costs to choose among several trainings on the same private records."""
+"""Prices the choice among several trainings on the same private records."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ UP = 1 + 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class TuningPrice:
-    """Holds what a sweep costs as a whole.
+    """Holds the price of a sweep as a whole.
 
     Attributes:
         kind: "sum" or "selection".
-        epsilon: An upper bound.
-        delta: Delta at which it holds.
+        epsilon: The upper bound.
+        delta: The delta at which it holds.
         view: The adversary.
         adjacency: How neighbouring data sets differ.
-        runs: How many trainings there were.
-        trials: For "selection", how many were expected.
+        runs: The number of trainings.
+        trials: The expected number of trainings, for "selection"; None otherwise.
         sentence: The price in words.
     """
 
@@ -54,19 +54,19 @@ class CurveEvent(dp_event.DpEvent):  # type: ignore[misc]
 
 
 class CurveAccountant(RdpAccountant):  # type: ignore[misc]
-    """The accountant of dp_accounting, which here knows events of our curves as well."""
+    """Extends the accountant of dp_accounting to events that hold our curves."""
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
         if type(event) is not CurveEvent:
             return super()._maybe_compose(event, count, do_compose)
-        # Otherwise the accountant only asks whether the event is known, to which None says yes.
+        # Otherwise the accountant only asks whether it knows the event; None means that it does.
         if do_compose:
             for index, order in enumerate(self._orders):
                 self._rdp[index] += count * find_divergence(event.curve, float(order))
         return None
 
     def join_curve(self) -> RenyiCurve:
-        """Returns what was composed so far, as a curve that refuses what is not a number."""
+        """Returns what was composed so far, as a curve; a curve refuses values that are NaN."""
         return RenyiCurve(
             orders=tuple(float(order) for order in self._orders),
             values=tuple(float(value) for value in self._rdp),
@@ -77,11 +77,11 @@ def find_divergence(curve: Curve, order: float) -> float:
     """Returns a Rényi divergence; infinity where a curve overflows.
 
     Args:
-        curve: Curve of a release.
-        order: Order of the divergence.
+        curve: The curve of a release.
+        order: The order of the divergence.
     """
     found = curve.rdp(order)
-    # The accountant of dp_accounting would take a NaN for a price of nothing.
+    # The accountant of dp_accounting would take NaN for a price of nothing.
     return math.inf if math.isnan(found) else found
 
 
@@ -92,14 +92,14 @@ def price_all_runs(guarantees: Sequence[Guarantee], delta: float) -> TuningPrice
     independent, and no composition holds for them.
 
     Args:
-        guarantees: Guarantees of every run, in one view.
-        delta: Delta at which epsilon is asked for.
+        guarantees: The guarantee of every run, all in one view.
+        delta: The delta at which epsilon is asked for.
 
     Raises:
         UserError: The runs have different neighbouring data sets.
     """
     adjacency = find_common_adjacency(guarantees)
-    # However later settings were chosen from earlier scores (docs/theory.md#a25).
+    # This holds however later settings were chosen from earlier scores (docs/theory.md#a25).
     joined = guarantees[0].curve
     for guarantee in guarantees[1:]:
         joined = joined.compose(guarantee.curve)
@@ -144,10 +144,10 @@ def price_selection(
     6.
 
     Args:
-        guarantees: Guarantees of every setting that can be drawn, in the view "final".
-        runs: How many runs there were, which stays secret.
+        guarantees: The guarantee of every setting that can be drawn, in the view "final".
+        runs: The number of runs, which stays secret.
         trials: The mean of the distribution.
-        delta: Delta at which epsilon is asked for.
+        delta: The delta at which epsilon is asked for.
 
     Raises:
         UserError: The settings have different neighbouring data sets.
@@ -169,8 +169,8 @@ def price_selection(
         event=CurveEvent(curve=worst), mean=trials, shape=math.inf
     )
     accountant.compose(event)
-    # Noise that is not drawn exactly is off in every run, of which as many are expected: a Rényi
-    # divergence does not say it, and it is added to what follows from these (docs/theory.md#a12).
+    # Noise that is not drawn exactly differs from its law in every run, of which `trials` are
+    # expected. No Rényi divergence says so, so it is added afterwards (docs/theory.md#a12).
     distance = trials * max(one.total_variation for one in guarantees)
     epsilon = allow_distance(accountant.join_curve(), distance).epsilon(delta) * UP
     view = str(guarantees[0].view)
@@ -189,13 +189,13 @@ def price_selection(
 
 
 def find_common_adjacency(guarantees: Sequence[Guarantee]) -> str:
-    """Returns how neighbouring data sets differ, which must be the same in all runs.
+    """Returns the adjacency of all runs, which must be the same.
 
     Args:
-        guarantees: Guarantees of the runs.
+        guarantees: The guarantees of the runs.
 
     Raises:
-        UserError: It is not the same.
+        UserError: The runs have different adjacencies.
     """
     # Replacing a record and adding one are statements about different pairs of data sets.
     found = sorted({guarantee.adjacency for guarantee in guarantees})

@@ -37,7 +37,8 @@ from sordino.privacy.guarantee import round_up
 from sordino.privacy.ledger_lines import Missed, RoundCharged
 from sordino.privacy.spending import certify_run
 from sordino.report.price_tables import make_round_pricer, privacy_lines
-from sordino.report.sinks import Logging, Sink
+from sordino.report.sink_feeder import SinkFeeder
+from sordino.report.sinks import Sink
 from tests.flower.local import LocalGrid, across, consortium, gone_on_with, plan
 from tests.flower.test_enforcement import gaussian_epsilon
 
@@ -284,7 +285,7 @@ def test_sinks_get_the_price_of_those_who_contributed(seen_by_models) -> None:
         def close(self, status) -> None:
             pass
 
-    logging = Logging([Notes()], print)
+    logging = SinkFeeder([Notes()], print)
     logging.start(begun, run.folder)
     for metrics in rounds_of(run):
         logging.advance(metrics)

@@ -14,8 +14,14 @@ from sordino import Gaussian, certify, train
 from sordino.cli.main import run
 from sordino.explorer.watching import price_folder
 from sordino.protocol import Assumptions, Budget, Privacy, StageWise, View
-from sordino.report.comparison import describe_extremes, price_together, summarize_runs
+from sordino.report.comparison import (
+    describe_adjacencies,
+    describe_extremes,
+    price_together,
+    summarize_runs,
+)
 from sordino.report.number_formats import format_upper_bound
+from sordino.report.page import ADJACENCY_WORDS
 from sordino.report.phrasing import state_headline
 from sordino.report.price_tables import privacy_lines
 from sordino.report.tiles import show_spending
@@ -124,6 +130,22 @@ def test_one_damaged_run_or_too_many_are_refused(runs, tmp_path, monkeypatch, ca
     assert run(["report", *[str(runs[0])] * 25]) == 2
     assert "2 to 24" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_neighbours_that_differ_are_said_run_by_run_and_one_seed_undoes_any_two(runs) -> None:
+    first, second, _ = summarize_runs(runs)
+    assert describe_adjacencies([first, second], ["a", "b"]) == [ADJACENCY_WORDS["replace-one"]]
+    main = replace(second.main, adjacency="add-or-remove")
+    guarantees = {**second.guarantees, "record": [main]}
+    other = replace(second, guarantees=guarantees)
+    sentences = describe_adjacencies([first, other], ["a", "b"])
+    assert [one[:3] for one in sentences[:2]] == ["a: ", "b: "]
+    assert "not on one scale" in sentences[2]
+    assert price_together([first, other])[0] is None
+    # The noise cancels in the difference, whichever neighbours a bound is about.
+    plan = replace(other.run.protocol, seed=first.run.protocol.seed)
+    same = replace(other, run=replace(other.run, protocol=plan))
+    assert price_together([first, same])[0] == math.inf
 
 
 def test_what_was_vouched_for_stands_beside_every_number_that_rests_on_it(tmp_path) -> None:

@@ -18,7 +18,8 @@ from sordino.protocol import Budget, Iid, Mean, Poisson, Privacy, Protocol
 from sordino.report.closing_panel import result_line
 from sordino.report.page import run_page
 from sordino.report.run_summary import run_document, summarize_run, summary_document
-from sordino.report.sinks import Logging, MlflowSink, Sink, TensorBoardSink
+from sordino.report.sink_feeder import SinkFeeder
+from sordino.report.sinks import MlflowSink, Sink, TensorBoardSink
 from sordino.report.writing import write_comparison
 from tests.report.test_sinks import events, tracked
 from tests.support import reseal, toy_dataset, toy_protocol, unseal
@@ -90,7 +91,7 @@ class Recorder(Sink):
 
 def recorded(place: Path, protocol: Protocol, *sinks: Sink) -> Run:
     """Train while metrics flow to sinks."""
-    logging = Logging(sinks, pytest.fail)
+    logging = SinkFeeder(sinks, pytest.fail)
     run = trained(place, protocol, on_start=logging.start, on_round=logging.advance)
     logging.end(run)
     return run

@@ -15,7 +15,8 @@ from sordino.cli.main import run
 from sordino.cli.progress import TrainingProgress
 from sordino.federation.round_metrics import RoundMetrics
 from sordino.report import sinks
-from sordino.report.sinks import Logging, MlflowSink, TensorBoardSink
+from sordino.report.sink_feeder import SinkFeeder
+from sordino.report.sinks import MlflowSink, TensorBoardSink
 
 QUICK = [
     "--set",
@@ -102,7 +103,7 @@ def test_both_get_every_round_and_epsilon(capfd) -> None:
 def test_after_an_interruption_no_step_is_missing_or_twice(
     capfd, monkeypatch, secure, stopped
 ) -> None:
-    original = Logging.advance
+    original = SinkFeeder.advance
 
     def stop(self, metrics: RoundMetrics) -> None:
         original(self, metrics)
@@ -114,7 +115,7 @@ def test_after_an_interruption_no_step_is_missing_or_twice(
     )  # as on a slow training: every step is sent as soon as it may be
     options = [*QUICK, "--set", f"noise.secure={secure}"]
     with monkeypatch.context() as patched:
-        patched.setattr(Logging, "advance", stop)
+        patched.setattr(SinkFeeder, "advance", stop)
         assert run(["train", *options, *BOTH, "--out", "a"]) == 130
     assert tracked(Path("a"))[1].info.status == "KILLED"
     capfd.readouterr()

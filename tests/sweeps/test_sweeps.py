@@ -19,9 +19,10 @@ from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.curves.renyi import ORDERS
 from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import View, dumps
-from sordino.sweeps import sweeping
+from sordino.sweeps import sweep_planning, sweeping
+from sordino.sweeps.sweep_planning import draw_trials
 from sordino.sweeps.sweep_request import SweepRequest, make_settings, read_over
-from sordino.sweeps.sweeping import SweepOptions, draw_trials, run_sweep, sweep
+from sordino.sweeps.sweeping import SweepOptions, run_sweep, sweep
 from sordino.sweeps.tuning_price import price_all_runs, price_selection
 from tests.support import toy_protocol
 
@@ -100,7 +101,7 @@ def test_a_resumed_sweep_calibrates_nothing_again(tmp_path, monkeypatch) -> None
     def refuse(*args, **kwargs) -> None:
         raise AssertionError("calibrated again")
 
-    monkeypatch.setattr(sweeping, "calibrate", refuse)
+    monkeypatch.setattr(sweep_planning, "calibrate", refuse)
     assert sweep(small_protocol(), **options).rows == first.rows
 
 
@@ -308,7 +309,8 @@ def test_no_price_is_put_on_a_choice_by_scores_of_private_records(tmp_path, monk
     assert "only their owner knows" in " ".join(swept.notes)
     # An earlier version began such a sweep: it is not priced at its end either.
     with monkeypatch.context() as patch:
-        patch.setattr(sweeping, "refuse_private_scores", lambda request, source: None)
+        for module in (sweep_planning, sweeping):
+            patch.setattr(module, "refuse_private_scores", lambda request, source: None)
         sweep(own_protocol(), over, folder=tmp_path / "earlier", price="sum")
     with pytest.raises(UserError, match="records of the clients themselves"):
         sweep(own_protocol(), over, folder=tmp_path / "earlier", price="sum")
