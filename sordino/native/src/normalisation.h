@@ -111,7 +111,8 @@ struct Normalisation : LaneGradients {
     Wide rest{};
     Wide square{};
     const auto for_values = [&](auto f) INLINE_LAMBDA {
-      for_group(from, from, group, work.vectors, [&](Index at, Index, Index) { f(values[at + v]); });
+      for_group(from, from, group, work.vectors,
+                [&](Index at, Index, Index) { f(values[at + v]); });
     };
     for_values([&](Floats value) { add(sum, value); });
     const Floats mean = narrow(divide(sum, count));

@@ -143,7 +143,7 @@ INLINE Doubles logarithm(Doubles x) {
   return e * 0x1.62e42fefa39efp-1 + 2.0 * s * series;
 }
 
-// sin(pi y) for |y| <= 1/2, by the coefficients in randomness.py.
+// sin(pi y) for |y| <= 1/2, by the coefficients in sordino/uniform_words.py.
 INLINE Doubles sine_half_turn(Doubles y) {
   constexpr double SINE[10] = {
       3.141592653589793,       -5.167712780049969,      2.550164039877345,
@@ -210,8 +210,8 @@ INLINE Doubles make_stair(Longs first, Longs second, const NoiseShape& shape, do
 
 // ---- a stream of noise
 
-// Noise of one law and scale 1, in the order of randomness.py and sordino/mechanisms: a block of
-// the keystream gives eight normals or Laplace values, or four values of a staircase.
+// Noise of one law and scale 1, in the order of sordino/randomness.py and sordino/mechanisms: a
+// block of the keystream gives eight normals or Laplace values, or four values of a staircase.
 class NoiseStream {
  public:
   explicit NoiseStream(const Address& at, const NoiseShape& shape = {}, uint64_t first = 0)
@@ -330,13 +330,13 @@ class NoiseStream {
 
 // ---- subsets
 
-// Distinct numbers below a population, as randomness.py draws them: the first places of a
+// Distinct numbers below a population, as sordino/randomness.py draws them: the first places of a
 // Fisher-Yates shuffle. The shuffled numbers are put back after every subset, so that a draw costs
 // what it draws and not the population.
 class Shuffle {
  public:
   void draw(Keystream& stream, Index size, Index population, int64_t* chosen) {
-    // No keystream is spent where there is no choice, as in randomness.py.
+    // No keystream is spent where there is no choice, as in sordino/randomness.py.
     if (size == population) {
       for (Index i = 0; i < size; i++) chosen[i] = i;
       return;

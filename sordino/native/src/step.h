@@ -1,5 +1,5 @@
 // Local training: the gradient of a batch, its clip, the update, the noise. It does in one thread
-// what sordino/federation/local.py and noisy_sgd.py do in torch.
+// what sordino/federation/rules does in torch.
 #pragma once
 #include "discrete.h"
 #include "faults.h"
@@ -17,6 +17,7 @@ struct ClipCounts {
   int64_t nonfinite = 0;
 };
 
+// The norm of a gradient of the whole batch, added up in float64: l1 if `absolute`, otherwise l2.
 inline double find_norm(const float* gradient, Index count, bool absolute) {
   Wide even{};
   Wide odd{};
@@ -240,7 +241,9 @@ class Trainer {
     }
     clipped_sum_ = example_sum_.finish();
     counts.nonfinite += bad;
-    return bad == 0 || sum_is_finite() ? 1.0 : 0.0;
+    // Examples that are not finite have been left out; a sum that is not finite all the same must
+    // not reach the model.
+    return (bad == 0 || sum_is_finite()) ? 1.0 : 0.0;
   }
 
   bool sum_is_finite() const {
@@ -335,7 +338,7 @@ class Trainer {
     }
   }
 
-  // Records, one a row, to the first tensor, one an example's lane.
+  // Moves the records, one a row, to the first tensor, where every example has a lane.
   void transpose_records() {
     const Tensor& first = plan_.tensors.front();
     const Index size = plan_.record_size();
