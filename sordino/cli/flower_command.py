@@ -11,13 +11,11 @@ import typer
 from sordino.cli.arguments import Certificate, Insecure, Json, Unit
 from sordino.cli.console import print_json, print_message, results
 from sordino.cli.protocol_sources import example_text
-from sordino.protocol.errors import format_command
 from sordino.report.terminal_tables import facts_table
 
 if TYPE_CHECKING:
     from sordino.flower.client_store import ClientStore
     from sordino.flower.consortium import Client
-    from sordino.protocol import Protocol
 
 app = typer.Typer(help="Across machines: a federation on Flower.", no_args_is_help=True)
 
@@ -26,6 +24,22 @@ Place = Annotated[
     typer.Argument(metavar="DIR", help="The coordinator's folder, made by `sordino flower new`."),
 ]
 Own = Annotated[Path, typer.Argument(metavar="FOLDER", help="The client's own folder.")]
+ClientList = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The coordinator's clients.json, with the fingerprints of all clients' keys: for "
+        "secure aggregation. Compare them with the other clients'.",
+    ),
+]
+Counter = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Records outside FOLDER how far its ledger had come; by default a file in "
+        "the user's state folder.",
+    ),
+]
 
 
 @app.command()
@@ -132,169 +146,48 @@ def agree(
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Private key of its node.")
     ] = None,
-    clients: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The coordinator's clients.json, with the fingerprints of all clients' keys: for "
-            "secure aggregation. Compare them with the other clients'.",
-        ),
-    ] = None,
+    clients: ClientList = None,
     app: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Flower app that may run here; without, Sordino's own."),
     ] = None,
-    counter: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Records outside FOLDER how far its ledger had come; by default a file in "
-            "the user's state folder.",
-        ),
-    ] = None,
+    counter: Counter = None,
     seeded: Annotated[
         bool, typer.Option("--seeded", help="Allow noise from the protocol's seed: for tests.")
     ] = False,
 ) -> None:
     """Client: agree to a protocol. The folder that this makes answers nothing else."""
-    from sordino.flower.agreement import Agreement, make_path_absolute
-    from sordino.flower.app_pinning import compute_app_digest
-    from sordino.flower.client_keys import list_fingerprints
-    from sordino.flower.client_store import ClientStore
+    from sordino.flower.agreeing import Terms, make_agreement
     from sordino.flower.flower_commands import require_flower
-    from sordino.flower.ledger_counter import name_counter
-    from sordino.flower.local_work import count_own_records, measure_model
-    from sordino.protocol import read_protocol
-    from sordino.protocol.version import own_version
 
     require_flower()
-    # Nodes are started in other folders, where a relative path would mean another file.
-    plan = make_path_absolute(read_protocol(protocol))
-    fingerprints = None
-    if clients is not None:
-        fingerprints = list_fingerprints(clients)
-    agreement = Agreement(
+    terms = Terms(
+        protocol=protocol,
         client=client,
-        # Counted here, on the client's own machine: nobody else has to see the records.
-        records=count_own_records(plan, client, data),
-        data=absolute_path(data),
+        data=data,
         epsilon=epsilon,
         delta=delta,
         unit=unit,
-        seeded=seeded,
-        # Pinned: code that was not looked at must not run on the records.
-        app=compute_app_digest(app),
         superlink=superlink,
-        certificate=absolute_path(certificate),
-        key=absolute_path(key),
-        # Kept in the agreement itself: a list that the coordinator changes later changes nothing.
-        clients=fingerprints,
-        # Outside of the folder, so that a restored backup of the folder is noticed.
-        counter=str((counter or name_counter()).resolve()),
-        version=own_version(),
+        certificate=certificate,
+        key=key,
+        clients=clients,
+        app=app,
+        counter=counter,
+        seeded=seeded,
     )
-    # The size of the model needs the records' shape, and so an agreement that names them.
-    agreement = measure_model(plan, agreement)
-    results.print(facts_table(agreement_rows(ClientStore.create(folder, agreement, plan))))
+    show_agreement(make_agreement(folder, terms))
 
 
-def agreement_rows(store: ClientStore) -> list[tuple[str, str]]:
-    """Returns what a client has agreed to, and what that costs it at most.
+def show_agreement(store: ClientStore) -> None:
+    """Prints what a client has agreed to, before it answers anything.
 
     Args:
         store: The client's folder.
-
-    Returns:
-        Pairs of a word and a text.
     """
-    from sordino.flower.admission import count_affordable_rounds
-    from sordino.flower.agreement import state_model_size
-    from sordino.privacy.guarantee import epsilon_in_words, format_delta
-    from sordino.report.phrasing import describe_protocol, find_known_grid
+    from sordino.report.agreement_facts import list_agreement_facts
 
-    agreement = store.agreement
-    protocol = store.agreed
-    # Shown before anything is answered: this is what the client agrees to.
-    cap = count_affordable_rounds(store, protocol)
-    limit = "no limit"
-    if agreement.epsilon is not None:
-        limit = f"epsilon = {agreement.epsilon:g} at delta = {format_delta(agreement.delta)}"
-    bound = epsilon_in_words(store.compute_guarantee(range(cap)).epsilon(agreement.delta))
-    noise = "from this machine's entropy"
-    if agreement.seeded:
-        noise = "from the protocol's seed, which anyone can subtract: for tests"
-    grid = find_known_grid(state_model_size(protocol, agreement))
-    if grid is not None:
-        noise += f"; {grid.in_words}"
-    return [
-        ("Agreed", f"client {agreement.client}: {describe_protocol(protocol)}"),
-        ("Records", f"{agreement.records}, of {describe_source(protocol, agreement.data)}"),
-        *label_rows(protocol, agreement.data),
-        ("Budget", f"{limit}: {cap} of {protocol.rounds} rounds fit"),
-        (
-            "Server",
-            f"learns at most epsilon = {bound} about one {agreement.unit}, "
-            f"{describe_hiding(protocol)}",
-        ),
-        ("Noise", noise),
-        ("Folder", f"{store.folder}; next: {format_command('flower', 'node', store.folder)}"),
-    ]
-
-
-def describe_hiding(protocol: Protocol) -> str:
-    """Returns whose noise hides a client from the server.
-
-    Args:
-        protocol: What was agreed to.
-    """
-    secure = protocol.release.secure_sum
-    if secure is None:
-        return "only by this client's noise"
-    honest = secure.threshold - secure.colluders
-    return (
-        f"by the noise of at least {honest} honest clients: it sees only sums, of at least "
-        f"{secure.threshold} uploads, and up to {secure.colluders} clients may help it"
-    )
-
-
-def describe_source(protocol: Protocol, data: str | None) -> str:
-    """Returns where a client's records come from.
-
-    Args:
-        protocol: What was agreed to.
-        data: The client's own file; None for its share of the protocol's data.
-    """
-    if data is not None:
-        return data
-    if protocol.data is None:
-        return "its share of the data"
-    return f"its share of {protocol.data.name}"
-
-
-def label_rows(protocol: Protocol, data: str | None) -> list[tuple[str, str]]:
-    """Returns the labels and the input columns of a client's own file, as the protocol has them.
-
-    Args:
-        protocol: What was agreed to.
-        data: The client's own file; None for its share of the protocol's data.
-    """
-    from sordino.data.table_columns import describe_column
-    from sordino.flower.local_work import load_own_dataset
-
-    if data is None:
-        return []
-    dataset = load_own_dataset(protocol, data)
-    described = None if protocol.data is None else protocol.data.described_columns
-    agreed = {}
-    if dataset.classes is not None:
-        agreed["Labels"] = ", ".join(dataset.classes)
-    # Limits and values for gaps are part of what is agreed to, and not only names.
-    if described is not None:
-        agreed["Columns"] = "; ".join(describe_column(column) for column in described)
-    elif dataset.inputs is not None:
-        agreed["Columns"] = ", ".join(dataset.inputs)
-    said = "agreed to in the protocol, in this order"
-    return [(name, f"{words}; {said}") for name, words in agreed.items()]
+    results.print(facts_table(list_agreement_facts(store)))
 
 
 @app.command()
@@ -335,17 +228,6 @@ def spent(folder: Own, json: Json = False) -> None:
         # Only the first row of several names them.
         word = ""
     results.print(facts_table(rows))
-
-
-def absolute_path(path: Path | None) -> str | None:
-    """Returns a path that holds wherever a node is started.
-
-    Args:
-        path: As typed, or None.
-    """
-    if path is None:
-        return None
-    return str(path.absolute())
 
 
 @app.command()
@@ -409,48 +291,23 @@ def print_with_time(words: str) -> None:
 
 
 def agree_as_written(folder: Path, party: Client) -> None:
-    """Agrees to what a client's consortium.toml says, with a new key if it has none.
+    """Agrees to the terms of a client's consortium.toml, with a new key if it has none.
 
     Args:
-        folder: Folder that holds consortium.toml.
-        party: What the file says.
+        folder: The folder of consortium.toml.
+        party: The contents of the file.
     """
+    from sordino.flower.agreeing import find_terms, make_agreement
     from sordino.flower.certificates import write_key
-    from sordino.protocol import UserError
+    from sordino.flower.flower_commands import require_flower
 
-    # Paths of the file are meant from its folder, wherever the command is called.
-    private = folder / party.key
+    require_flower()
     # Before the agreement, which names the key's file.
+    private = folder / party.key
     if not private.exists():
         public = write_key(private)
         print_with_time(f"Wrote {public}. Give it to the coordinator, as keys/{party.client}.pub.")
-    for received in (folder / party.certificate, folder / party.protocol):
-        if not received.is_file():
-            raise UserError(f"there is no {received}. Ask the coordinator for it.")
-    data = None
-    if party.data is not None:
-        data = folder / party.data
-    clients = None
-    if party.clients is not None:
-        clients = folder / party.clients
-    counter = None
-    if party.counter is not None:
-        counter = folder / party.counter
-    agree(
-        protocol=folder / party.protocol,
-        folder=folder / party.folder,
-        client=party.client,
-        data=data,
-        epsilon=party.epsilon,
-        delta=party.delta,
-        unit=party.unit,
-        superlink=party.superlink,
-        certificate=folder / party.certificate,
-        key=private,
-        clients=clients,
-        counter=counter,
-        seeded=party.seeded,
-    )
+    show_agreement(make_agreement(folder / party.folder, find_terms(folder, party)))
 
 
 @app.command()

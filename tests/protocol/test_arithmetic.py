@@ -196,7 +196,7 @@ def test_the_channel_decides_before_the_noise() -> None:
 
 
 def test_the_grid_is_shown_where_a_federation_is_priced_agreed_to_and_trained(tmp_path) -> None:
-    from sordino.cli.flower_command import agreement_rows
+    from sordino.report.agreement_facts import list_agreement_facts
     from sordino.report.phrasing import describe_noise
     from sordino.report.price_tables import notes
 
@@ -212,7 +212,7 @@ def test_the_grid_is_shown_where_a_federation_is_priced_agreed_to_and_trained(tm
     own = Agreement(client=0, records=9, parameters=650)
     open_model = plan(model=Model(name="mlp"))
     store = ClientStore.create(tmp_path / "client", own, open_model)
-    assert grid.in_words in dict(agreement_rows(store))["Noise"]
+    assert grid.in_words in dict(list_agreement_facts(store))["Noise"]
     run = train(
         toy_protocol(rounds=1, noise=Gaussian(sigma=0.05, secure=True)),
         data=toy_dataset(), model="mlp", folder=tmp_path / "run", workers=1,
