@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmarks.task import BATCH, CLASSES, CLIENTS, CLIP, RATE, SIGMA, WORKERS
 from sordino import Constant, Data, Dataset, Everyone, FedAvg, FixedSize, Gaussian, Model, Protocol
-from sordino.engines.choice import choose
+from sordino.engines.choice import choose_engine
 from sordino.federation.attendance import Attendance
 from sordino.federation.round import Round, play_round
 from sordino.federation.setup import prepare
@@ -72,7 +72,9 @@ class Federation:
         self._setup = prepare(plan, data=data, model=model)
         self._state = first_state(self._setup)
         self._attendance = Attendance({}, (), next_round=0)
-        self._engine = choose(self._setup, engine).start(self._setup, workers=workers, device="cpu")
+        self._engine = choose_engine(self._setup, engine).start(
+            self._setup, workers=workers, device="cpu"
+        )
 
     def __enter__(self) -> Federation:
         return self

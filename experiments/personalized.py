@@ -38,7 +38,7 @@ from sordino import (
     certify,
 )
 from sordino.data import client_tests, load_dataset
-from sordino.engines.choice import choose
+from sordino.engines.choice import choose_engine
 from sordino.federation.round import play_training
 from sordino.federation.rules.local_training import ClientState
 from sordino.federation.setup import Setup, prepare
@@ -85,7 +85,7 @@ def train_rounds(
         engine: its name.
     """
     # Not `train`: personal models are read after every round, and a run keeps only the last ones.
-    with choose(setup, engine).start(setup, workers=None, device="cpu") as work:
+    with choose_engine(setup, engine).start(setup, workers=None, device="cpu") as work:
         for record in play_training(setup, work, setup.protocol.rounds):
             yield record.after.weights, record.after.clients
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.cells import spell_value
 from sordino import Constant, Data, Gaussian, Interpolate, Model, NoisySgd, Poisson, Protocol
-from sordino.engines.choice import choose
+from sordino.engines.choice import choose_engine
 from sordino.federation.own_models import OwnModelScorer
 from sordino.federation.round import play_training
 from sordino.federation.setup import Setup, prepare
@@ -129,7 +129,7 @@ def trace_cell(cell: Cell, every: int) -> Trace:
     setup: Setup = prepare(make_protocol(cell))
     scorer = OwnModelScorer(setup)
     trace = Trace(rounds=[], own=[], worst=[], shared=[], seconds=0.0)
-    with choose(setup, "auto").start(setup, workers=None, device="cpu") as work:
+    with choose_engine(setup, "auto").start(setup, workers=None, device="cpu") as work:
         for done, record in enumerate(play_training(setup, work, cell.rounds), start=1):
             if done % every != 0 and done != cell.rounds:
                 continue

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from sordino.engines.choice import choose
+from sordino.engines.choice import choose_engine
 from sordino.federation.attendance import Attendance, draw_attendance
 from sordino.federation.record_tensors import Tensors
 from sordino.federation.round import Engine, play_training
@@ -265,7 +265,7 @@ def train_twins(
         array([0.00125, 0.00246, ...])
     """
     distances = np.full(pair.one.protocol.rounds, math.inf)
-    chosen = choose(pair.one, engine)
+    chosen = choose_engine(pair.one, engine)
     with (
         chosen.start(pair.one, workers=workers, device="cpu") as first,
         chosen.start(pair.other, workers=workers, device="cpu") as second,

@@ -1,6 +1,6 @@
 """The engines that execute the local work of a federation.
 
-Names are loaded when they are first used: a client across machines has no use for all.
+Names are loaded when they are first used, since a client across machines does not need them all.
 """
 
 from importlib import import_module
@@ -17,11 +17,7 @@ __all__ = ["resume", "train", "train_many"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'sordino.engines' has no attribute {name!r}")
-    return getattr(
-        import_module(
-            "sordino.engines.many_trainings"
-            if name == "train_many"
-            else "sordino.engines.train_one"
-        ),
-        name,
-    )
+    module = "train_one"
+    if name == "train_many":
+        module = "many_trainings"
+    return getattr(import_module(f"sordino.engines.{module}"), name)

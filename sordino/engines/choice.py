@@ -34,11 +34,11 @@ class SuperLink:
 
     Attributes:
         address: Host and port.
-        certificate: File of the authority that signed the SuperLink's certificate; None: no TLS,
-            for tests on one machine.
-        patience: Seconds that clients are given to connect, before the first round and after they
+        certificate: The file of the authority that signed the SuperLink's certificate; None for no
+            TLS, in tests on one machine.
+        patience: The seconds that clients have to connect, before the first round and after they
             were lost.
-        deadline: Seconds that clients are given to answer in a round.
+        deadline: The seconds that clients have to answer in a round.
 
     Example:
         >>> SuperLink(address="127.0.0.1:8000", certificate="certificates/ca.crt").deadline
@@ -58,33 +58,33 @@ class SuperLink:
 
 
 class Chosen(Interface):
-    """An engine that was chosen: what a run notes about it, and how it is started."""
+    """An engine that was chosen: the facts that a run notes about it, and how it is started."""
 
     @property
     def name(self) -> str:
-        """Which one."""
+        """The name of the engine."""
 
     @property
     def reason(self) -> str:
-        """Why this one."""
+        """Why this engine was chosen."""
 
     @property
     def fingerprint(self) -> str | None:
-        """What results depend on in it, beyond torch."""
+        """The version of compiled code on which results depend; None without any."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What else a run notes."""
+        """Further facts that a run notes."""
 
     def start(
         self, setup: Setup, *, workers: int | None, device: str
     ) -> AbstractContextManager[ScoringEngine]:
-        """Returns the engine itself.
+        """Returns the engine itself; use it as a context.
 
         Args:
             setup: The federation.
-            workers: How many processes or threads; None for one per core.
-            device: Where they work.
+            workers: How many processes or threads train clients; None for one per core.
+            device: "cpu", "cuda" or "mps".
         """
 
 
@@ -94,7 +94,7 @@ class EngineChoice:
 
     Attributes:
         name: "native" or "torch".
-        reason: Why this one.
+        reason: Why this engine was chosen.
         kernel: The compiled model, for the native engine.
     """
 
@@ -104,12 +104,12 @@ class EngineChoice:
 
     @property
     def fingerprint(self) -> str | None:
-        """The compiled kernel, as far as results depend on it; None for torch."""
+        """The version of the compiled kernel on which results depend; None for torch."""
         return fingerprint_library(self.kernel.simd) if self.kernel is not None else None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Nothing else."""
+        """Further facts that a run notes: none."""
         return {}
 
     def start(
@@ -119,15 +119,15 @@ class EngineChoice:
 
         Args:
             setup: The federation.
-            workers: How many processes or threads; None for one per core.
-            device: Where they work.
+            workers: How many processes or threads train clients; None for one per core.
+            device: "cpu", "cuda" or "mps".
         """
         if self.kernel is None:
             return TorchEngine(setup, workers=workers, device=device)
         return NativeEngine(setup, workers=workers, kernel=self.kernel)
 
 
-def choose(
+def choose_engine(
     setup: Setup,
     wanted: str,
     device: str = "cpu",
@@ -138,8 +138,8 @@ def choose(
     Args:
         setup: The federation.
         wanted: "auto", "native" or "torch".
-        device: Where it is to work.
-        kernel_for: How a kernel is made; it may know kernels that were made for others.
+        device: "cpu", "cuda" or "mps".
+        kernel_for: The function that makes a kernel; it may share kernels among trainings.
 
     Returns:
         The engine and the reason for it.
@@ -148,7 +148,7 @@ def choose(
         UserError: "native" was asked for, and cannot run this.
 
     Example:
-        >>> choose(setup, "auto").name  # doctest: +SKIP
+        >>> choose_engine(setup, "auto").name  # doctest: +SKIP
         'native'
     """
     if check_engine(wanted) == "torch":
@@ -163,11 +163,10 @@ def choose(
                 f"engine = 'native': {refusal}. Use engine = 'auto' or 'torch'."
             ) from None
         return EngineChoice(name="torch", reason=str(refusal))
-    return EngineChoice(
-        name="native",
-        reason="it was requested" if wanted == "native" else "it has every layer of the model",
-        kernel=kernel,
-    )
+    reason = "it has every layer of the model"
+    if wanted == "native":
+        reason = "it was requested"
+    return EngineChoice(name="native", reason=reason, kernel=kernel)
 
 
 def check_engine(wanted: str, superlink: SuperLink | None = None) -> str:
@@ -175,11 +174,11 @@ def check_engine(wanted: str, superlink: SuperLink | None = None) -> str:
 
     Args:
         wanted: The name.
-        superlink: Where the machines of a federation meet.
+        superlink: Where the machines of a federation meet; None in one process.
 
     Raises:
         InvalidValue: There is no such engine.
-        UserError: The engine across machines without a place to meet, or a place for another one.
+        UserError: A SuperLink is missing for flower, or given for another engine.
     """
     if wanted not in ENGINES:
         raise InvalidValue("engine", wanted, "auto, torch, native or flower")

@@ -1,7 +1,7 @@
 """The native engine as the rest of the package knows it: no other module imports `sordino.native`.
 
-The native engine is a satellite. Engines and audits ask for it here, and go on with torch wherever
-a `KernelRefusal` says that it cannot do the work.
+The native engine is a satellite. Engines and audits import it from here, and continue with torch
+wherever a `KernelRefusal` says that it cannot do the work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def is_in_kernel(rule: LocalRule) -> bool:
-    """Returns whether there is a compiled kernel, and it has the steps of a local rule.
+    """Returns whether there is a compiled kernel that has the steps of a local rule.
 
     Args:
         rule: The local rule.

@@ -1,8 +1,8 @@
 """One client's work in many trainings at once: the local rules, on tables with one training a row.
 
-Records of the small federations that audits train are few kinds repeated, and equal records have
-equal gradients. So a batch is described by how many records of each kind it holds, which is drawn
-by the very draws that `ClientWork` makes.
+The small federations that audits train have few distinct records, and equal records have equal
+gradients. So a batch is described by how many records of each kind it holds, which follows from the
+very draws that `ClientWork` makes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sordino.models.task_losses import module_loss
 from sordino.protocol import UserError
 from sordino.randomness import Purpose, Stream
 
-# Records of rare kinds that are followed through a shuffle one by one; more are looked up in the
-# subset itself.
+# Up to this many records of rare kinds are followed through a shuffle one by one; more are looked
+# up in the drawn subset.
 FOLLOWED = 8
 
 
@@ -47,7 +47,7 @@ class RowModels(Trainable, Interface):
         """Returns the gradient of each record's loss at each row: (rows, records, parameters).
 
         Args:
-            records: Which records.
+            records: One record per row.
         """
 
 
@@ -59,15 +59,16 @@ class RowClients:
     Attributes:
         setup: The federation.
         loss: The loss that is minimised.
-        record_steps: True: noisy-sgd always records the noisy mean of every step.
-        like: For each client the first one that computes the same, so that work is done once for
-            all: clients with equal records that draw, keep and are given nothing personal.
+        record_steps: Whether noisy-sgd records the noisy mean of every step: always.
+        like: For each client, the number of the first client that computes the same, so that work
+            is done once for all of them: clients with equal records that draw, keep and are sent
+            nothing of their own.
     """
 
     record_steps = True
 
     def __init__(self, setup: Setup) -> None:
-        """Prepares the rows' models, and looks at which records are equal.
+        """Makes the models of the rows, and finds out which records are equal.
 
         Args:
             setup: The federation.
@@ -80,17 +81,17 @@ class RowClients:
         self._initial = setup.initial_weights()
         self._first = 0
         self._models: RowModels | None = None
-        # Rules that draw no batches compute with the weights themselves and need no models.
+        # Rules that draw no batches compute with the weights alone and need no models.
         if self._draws_batches:
             make_rows: Callable[[], RowModels] | None = getattr(setup.module, "many", None)
             if make_rows is None:
                 raise UserError(
-                    f"{type(setup.module).__name__} cannot be trained many times at once:"
-                    " its method `many` is missing."
+                    f"{type(setup.module).__name__} cannot be trained many times at once: "
+                    "its method `many` is missing."
                 )
             self._models = make_rows()
-        whole = whole_records(setup)
-        self._kinds = [kinds_of(whole[part]) for part in setup.parts]
+        whole = join_labels(setup)
+        self._kinds = [find_kinds(whole[part]) for part in setup.parts]
         self.like = np.arange(len(setup.parts))
         if not is_personal(setup):
             self.like = find_alike_clients(setup, whole, self._kinds)
@@ -108,7 +109,7 @@ class RowClients:
 
     @property
     def clipped_sums(self) -> KindSums:
-        """Sums of clipped gradients over batches that are described by kinds."""
+        """The object that computes clipped sums over batches described by kinds."""
         return KindSums(self.model)
 
     def train(
@@ -124,16 +125,16 @@ class RowClients:
         """Runs the steps of a client in all rows.
 
         Args:
-            client: Which client works.
-            round_index: Number of the round, from 0.
-            weights: The global models, one training a row, and in further tables what travels with
-                them (see `broadcast_state`).
+            client: The number of the client.
+            round_index: The number of the round, from 0.
+            weights: The global models, one training a row, and in further tables whatever else the
+                server sends (see `broadcast_state`).
             first: The number of the training in the first row.
-            kept: What the client has kept, arrays with one training a row.
-            sums: With noisy-sgd, what takes the place of the client's own sums and of their noise.
+            kept: The state that the client has kept, arrays with one training a row.
+            sums: With noisy-sgd, values that replace the client's sums and their noise.
 
         Returns:
-            What the client was asked to do, and what came of it, without noise on the upload.
+            The client's assignment, and its result without noise on the upload.
         """
         self._first = first
         initial = np.broadcast_to(self._initial, weights.shape[-2:])
@@ -156,14 +157,14 @@ class RowClients:
         """
         table = np.ascontiguousarray(vector)
         if not table.flags.writeable:
-            # What clients have not kept yet is the initial model, broadcast to all rows.
+            # The initial model, for clients that have kept none yet, is a read-only view.
             table = table.copy()
         return torch.from_numpy(table)
 
     def draw_batches(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the mean record of every step's batch: (trainings, 1, entries).
 
-        Losses are linear in a record, so that the mean record of a batch represents all of it.
+        Losses are linear in a record, so the mean record represents the whole batch.
 
         Args:
             task: The round's work.
@@ -182,7 +183,7 @@ class RowClients:
             yield mean.unsqueeze(-2), nothing
 
     def draw_examples(self, task: Assignment) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields a record of each kind, and how many of each every row's batch holds.
+        """Yields a record of each kind, and the number of each in every row's batch.
 
         Args:
             task: The round's work.
@@ -204,7 +205,7 @@ class RowClients:
         return features, self.setup.train.y.index_select(0, rows)
 
     def step_noise(self, task: Assignment, step: int) -> Stream:
-        """Returns the keystream of the noise of one step, of the first row.
+        """Returns the keystream of the noise of one step, in the first row.
 
         Args:
             task: The round's work.
@@ -219,10 +220,7 @@ class RowClients:
         )
 
     def _count_kinds(self, task: Assignment) -> np.ndarray:
-        """Returns how many records of each kind the batch of every step holds.
-
-        Their shape is (trainings, steps, kinds).
-        """
+        """Returns the number of records of each kind in every batch: (trainings, steps, kinds)."""
         rule = self.setup.protocol.local
         kinds = self._kinds[task.client]
         records = len(self.setup.parts[task.client])
@@ -242,9 +240,9 @@ class RowClients:
         )
         if varying:
             rate = self.setup.find_draw_rate(task.client)
-            counts = poisson_counts(stream, kinds, rule.steps, rate, trainings)
+            counts = count_poisson_batches(stream, kinds, rule.steps, rate, trainings)
         else:
-            counts = fixed_counts(stream, kinds, rule.steps, batch, trainings)
+            counts = count_fixed_batches(stream, kinds, rule.steps, batch, trainings)
         return counts.reshape(trainings, rule.steps, -1)
 
     def _kind_inputs(self, client: int) -> Tensor:
@@ -256,7 +254,7 @@ class RowClients:
 class KindSums:
     """Computes clipped sums over batches that are described by kinds of records.
 
-    It holds the models, whose present weights count.
+    It holds the models, at whose present weights gradients are computed.
     """
 
     def __init__(self, models: RowModels) -> None:
@@ -274,9 +272,9 @@ class KindSums:
 
         Args:
             inputs: A record of each kind.
-            targets: How many of each kind every row's batch holds.
+            targets: The number of records of each kind in every row's batch.
             clip: The largest norm of an example's gradient, for all rows or one a row.
-            norm: Which norm that is.
+            norm: "l1" or "l2", the norm that is clipped.
         """
         gradients = self._models.example_gradients(inputs)
         norms = torch.linalg.vector_norm(
@@ -294,10 +292,10 @@ class KindSums:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kinds of a client's records, of which the last is the most common.
+    """The kinds of a client's records, of which the last is the most common.
 
     Attributes:
-        first: Where the first record of each kind is among the client's.
+        first: The place of the first record of each kind among the client's records.
         of: The kind of every record.
     """
 
@@ -305,14 +303,14 @@ class Kinds:
     of: tuple[int, ...]
 
 
-def kinds_of(records: Tensor) -> Kinds:
-    """Returns the kinds of some records, one a row.
+def find_kinds(records: Tensor) -> Kinds:
+    """Returns the kinds of some records.
 
     Args:
-        records: The records of a client.
+        records: The records of a client, one a row.
 
     Example:
-        >>> kinds_of(torch.tensor([[5.0], [2.0], [2.0]]))
+        >>> find_kinds(torch.tensor([[5.0], [2.0], [2.0]]))
         Kinds(first=(0, 1), of=(0, 1, 1))
     """
     _, first, of, counts = np.unique(
@@ -322,19 +320,19 @@ def kinds_of(records: Tensor) -> Kinds:
     return Kinds(tuple(first[order].tolist()), tuple(np.argsort(order)[of.reshape(-1)].tolist()))
 
 
-# Cached: a training and the adversary that looks on draw the same.
+# Cached, since a training and the adversary that observes it make the same draws.
 @lru_cache(maxsize=4)
-def poisson_counts(
+def count_poisson_batches(
     stream: Stream, kinds: Kinds, steps: int, rate: float, trainings: int
 ) -> np.ndarray:
     """Returns how many records of each kind Poisson batches hold, one batch a row.
 
     Args:
-        stream: The source of the draws.
-        kinds: The kinds of records.
-        steps: How many steps there are.
+        stream: The keystream of the draws.
+        kinds: The kinds of the client's records.
+        steps: The number of steps.
         rate: The probability that a batch holds a record.
-        trainings: How many trainings, one a row.
+        trainings: The number of trainings.
     """
     coins = stream.coins(steps, len(kinds.of), rate, trainings)
     of = np.array(kinds.of)
@@ -342,17 +340,17 @@ def poisson_counts(
 
 
 @lru_cache(maxsize=4)
-def fixed_counts(
+def count_fixed_batches(
     stream: Stream, kinds: Kinds, steps: int, batch: int, trainings: int
 ) -> np.ndarray:
     """Returns how many records of each kind batches of a fixed size hold, one batch a row.
 
     Args:
-        stream: The source of the draws.
-        kinds: The kinds of records.
-        steps: How many steps there are.
-        batch: How many records a step draws.
-        trainings: How many trainings, one a row.
+        stream: The keystream of the draws.
+        kinds: The kinds of the client's records.
+        steps: The number of steps.
+        batch: The number of records that a step draws.
+        trainings: The number of trainings.
     """
     rare = range(len(kinds.first) - 1)
     of = np.array(kinds.of)
@@ -367,7 +365,7 @@ def fixed_counts(
     return np.stack([*columns, batch - np.sum(columns, axis=0)], axis=1)
 
 
-def whole_records(setup: Setup) -> Tensor:
+def join_labels(setup: Setup) -> Tensor:
     """Returns every record with its label, one a row.
 
     Args:
@@ -379,9 +377,9 @@ def whole_records(setup: Setup) -> Tensor:
 
 
 def is_personal(setup: Setup) -> bool:
-    """Returns whether no two clients compute the same.
+    """Returns whether every client computes something different.
 
-    They are given or keep something personal, or draw noise in their steps.
+    That is so if clients keep or are sent something of their own, or draw noise in their steps.
 
     Args:
         setup: The federation.
@@ -389,13 +387,13 @@ def is_personal(setup: Setup) -> bool:
     protocol = setup.protocol
     corrected = protocol.local.corrected
     release = setup.release
-    # How many records a Poisson batch holds shows in its sum.
+    # Under Poisson sampling even clients with equal records draw batches of different sizes.
     drawn = release.in_steps or release.varying_batches
     return keeps_state(protocol) or protocol.penalty or corrected or drawn
 
 
 def find_alike_clients(setup: Setup, whole: Tensor, kinds: list[Kinds]) -> np.ndarray:
-    """Returns for each client the first one that computes the same, whatever is drawn.
+    """Returns for each client the first one that computes the same, whichever records are drawn.
 
     Args:
         setup: The federation.
@@ -409,7 +407,7 @@ def find_alike_clients(setup: Setup, whole: Tensor, kinds: list[Kinds]) -> np.nd
         constant = len(kinds[client].first) == 1
         if rule.draws_batches and not constant and rule.batch != len(part):
             continue
-        # A minibatch of equal records is the same whatever their number.
+        # If all records are equal, a minibatch does not depend on how many there are.
         compared = part[:1] if rule.draws_batches and constant else part
         like[client] = seen.setdefault(whole[compared].numpy().tobytes(), client)
     return like

@@ -1,4 +1,4 @@
-"""The folder of a run: how it is made, what it notes, when it may be resumed, and how it ends."""
+"""The folder of a run: its creation, the facts it notes, checks on resuming, and its end."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def make_folder(folder: str | Path | None, protocol: Protocol) -> Path:
     """Makes the folder of a new run.
 
     Args:
-        folder: Where; None for the first free number under runs/.
-        protocol: The run's, whose data name the folder.
+        folder: The path of the folder; None for the first free number under runs/.
+        protocol: The protocol of the run, whose data give the folder its name.
 
     Returns:
-        The folder, which may hold something already.
+        The path of the folder, which need not be empty.
     """
     if folder is None:
         name = Path(protocol.data.name).stem if protocol.data is not None else "run"
@@ -51,12 +51,15 @@ def make_folder(folder: str | Path | None, protocol: Protocol) -> Path:
 
 
 def create_folder(path: Path, setup: Setup, facts: Mapping[str, Any]) -> RunFolder:
-    """Returns the folder of a new run, filled.
+    """Writes the files of a new run.
 
     Args:
-        path: The empty folder.
+        path: The path of an empty folder.
         setup: The federation.
-        facts: What run.json says at the start.
+        facts: The contents of run.json at the start.
+
+    Returns:
+        The folder.
     """
     return RunFolder.create(
         path, setup.protocol, facts, make_opening_line(setup, facts), setup.shares
@@ -68,7 +71,7 @@ def make_opening_line(setup: Setup, facts: Mapping[str, Any]) -> Opened:
 
     Args:
         setup: The federation.
-        facts: What run.json says at the start.
+        facts: The contents of run.json at the start.
     """
     noise = "seeded"
     if setup.protocol.noise.secure:
@@ -82,7 +85,7 @@ def make_opening_line(setup: Setup, facts: Mapping[str, Any]) -> Opened:
     )
 
 
-def run_facts(
+def collect_facts(
     setup: Setup,
     choice: Chosen,
     workers: int,
@@ -90,15 +93,15 @@ def run_facts(
     every: int,
     keep: int,
 ) -> dict[str, Any]:
-    """Returns what run.json says at the start.
+    """Returns the contents of run.json at the start.
 
     Args:
         setup: The federation.
         choice: The engine and the reason for it.
-        workers: How many processes or threads work.
+        workers: The number of processes or threads that train clients.
         device: "cpu", "cuda" or "mps".
-        every: Rounds between two scorings, 0 for never.
-        keep: Rounds between two that keep their uploads, 0 for never.
+        every: The number of rounds from one scoring to the next; 0 for no scoring.
+        keep: The number of rounds from one whose uploads are kept to the next; 0 to keep none.
     """
     research = "seeded: for research, private only while the seed is secret"
     return {
@@ -125,12 +128,12 @@ def run_facts(
         "tested_on": setup.tested_on,
         "test_records": len(setup.test.y),
         "data_digest": setup.data_digest,
-        "model_digest": model_digest(setup),
+        "model_digest": digest_model(setup),
         **choice.facts,
     }
 
 
-def model_digest(setup: Setup) -> str:
+def digest_model(setup: Setup) -> str:
     """Returns the SHA-256 of the model's structure and initial weights.
 
     Args:
@@ -145,9 +148,9 @@ def discard_unstarted(path: Path) -> None:
     """Removes a run that was interrupted before it released anything.
 
     Args:
-        path: The run folder; one whose ledger has a round in it is left alone.
+        path: The run folder; it is left alone if a round is in its ledger.
     """
-    # A charged round may have been released: its record of what was spent must never be lost.
+    # A charged round may have been released, and the record of its cost must never be lost.
     ledger = path / "ledger.jsonl"
     if ledger.exists() and b'"event":"round"' in ledger.read_bytes():
         return
@@ -167,49 +170,49 @@ def refuse_changed(
     choice: Chosen,
     device: str,
 ) -> None:
-    """Refuses to resume a run with other data, another model or other means than at its start.
+    """Refuses to resume a run with other data, another model or another engine than at its start.
 
-    Its ledger must pay for its rounds, and its files must be those that were sealed.
+    The rounds must have been charged in its ledger, and its files must be those that were sealed.
 
     Args:
         place: The run folder.
-        setup: The federation as it would go on.
-        state: Where it would go on.
+        setup: The federation that would continue.
+        state: The state from which it would continue.
         choice: The engine that would train it.
-        device: Where.
+        device: The device of the engine.
 
     Raises:
         Changed: A sealed file was changed.
-        UserError: It says what has changed.
+        UserError: Something else has changed; the message says what.
     """
     refuse_changed_files(place)
     facts = place.facts()
     events = read_ledger(place.ledger_path).events
     if setup.data_digest != facts["data_digest"]:
         raise UserError(
-            f"the data of {place.path} are not those it was started with. Put them back; the run "
+            f"the data are not those that {place.path} was started with. Put those back; the run "
             "is as it was."
         )
     refuse_unpaid(place.ledger_path, events, state.round)
-    # Fresh noise is independent of all noise before, whatever it is drawn over.
+    # Fresh noise is independent of all noise before, whatever upload it is added to.
     if setup.protocol.noise.secure:
         return
-    # Seeded noise that is drawn again over another upload would cancel in their difference, so
-    # everything that an upload depends on must be as it was.
+    # Seeded noise is drawn again after an interruption. Added to another upload, it would cancel in
+    # the difference of the two, so everything that an upload depends on must be as it was.
     means = {
         "generator": GENERATOR,
         "torch": torch.__version__,
         "device": device,
         "kernel": choice.fingerprint,
-        "model_digest": model_digest(setup),
+        "model_digest": digest_model(setup),
     }
     for name, present in means.items():
         if facts.get(name) != present:
             what = name.replace("_digest", "")
             raise UserError(
                 f"{place.path} was started with another {what} ({facts.get(name)}; here "
-                f"{present}). Its noise is seeded, and drawn again over other uploads it would "
-                "hide nothing. Use the same, or start again."
+                f"{present}). Its noise is seeded: the same noise on other uploads would hide "
+                f"nothing. Use the same {what}, or start a new run."
             )
 
 
@@ -219,20 +222,20 @@ def recover_cut_line(
     state: State,
     rounds: int,
 ) -> None:
-    """Counts a ledger line that a crash cut short as spent.
+    """Charges the round whose ledger line was cut short by a crash.
 
     Args:
         setup: The federation.
         place: The run folder.
-        state: Where the run continues.
-        rounds: How many rounds the plan and its budget allow.
+        state: The state from which the run continues.
+        rounds: The number of rounds that the protocol and its budget allow.
     """
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
-        # Noise that repeats needs no such care: the same line will be written again. After the
-        # last round the line was the seal, which costs nothing.
+        # With repeatable noise the same line will be written again. After the last round the line
+        # was the seal, which costs nothing.
         over = state.round == rounds
         if ledger.cut_short and not ledger.opened.repeatable and not over:
-            # The cohort is not known any more, so every client is charged.
+            # The participants are no longer known, so every client is charged.
             ledger.charge(round=state.round, clients=range(setup.protocol.clients))
 
 
@@ -243,14 +246,14 @@ def end_run(
     status: str,
     model: ModelSource | None,
 ) -> Run:
-    """Writes down what became of a run.
+    """Writes the last files of a run that has ended, and seals it.
 
     Args:
         setup: The federation.
         place: The run folder.
         state: The state after the last round.
         status: How the run ended.
-        model: The model, where it was passed in Python.
+        model: The model, if it was passed in Python.
 
     Returns:
         The run, read back.
@@ -261,7 +264,7 @@ def end_run(
     if setup.protocol.keeps_models:
         write_personal_models(setup, place, state)
     place.publish_last_scores()
-    # Sealed, then ended: a run that says it has ended has its seal.
+    # The seal is written before the status, so that every run that has ended has one.
     place.sync_metrics()
     with writing(place.ledger_path), Ledger.resume(place.ledger_path) as ledger:
         ledger.seal(seal_folder(place, status=status, rounds=state.round))
@@ -270,7 +273,7 @@ def end_run(
 
 
 def write_personal_models(setup: Setup, place: RunFolder, state: State) -> None:
-    """Writes the personal model of every client that took part, a file each.
+    """Writes the personal model of every client that took part, one file each.
 
     Args:
         setup: The federation.
@@ -281,28 +284,28 @@ def write_personal_models(setup: Setup, place: RunFolder, state: State) -> None:
     with writing(target):
         target.mkdir(exist_ok=True)
         for client, kept in state.clients.items():
-            # Across machines the model stays with the client, and is not here.
+            # Across machines the model stays with the client.
             if "model" in kept:
                 own = save_tensors(setup.client_state(kept["model"]))
                 write_whole(target / f"{client}.safetensors", own)
 
 
 def may_be_released(setup: Setup, events: Sequence[Event], rounds: int) -> bool:
-    """Returns whether the model after some rounds fits the budget.
+    """Returns whether releasing the model after some rounds fits the budget.
 
-    One that diverged early may not: fewer rounds can cost more in the view "final", where later
-    rounds cover what earlier ones released.
+    The model of a training that diverged early may not fit: fewer rounds can cost more in the view
+    "final", where the noise of later rounds hides what earlier ones released.
 
     Args:
         setup: The federation.
-        events: The ledger.
-        rounds: After how many rounds the training ended.
+        events: The events of the ledger.
+        rounds: The number of rounds after which the training ended.
     """
     budget = setup.protocol.privacy.budget
-    # Where clients fell silent, every round was held against the budget while it ran.
+    # If clients fell silent, every round was checked against the budget before it was released.
     if budget is None or find_missing_clients(events):
         return True
-    # A round that was interrupted and drawn again is paid for twice.
+    # A round that was interrupted and drawn again is charged twice.
     spent = certify(
         setup.protocol,
         budget.view,

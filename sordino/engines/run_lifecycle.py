@@ -1,4 +1,4 @@
-"""Starts a run on disk, takes it up where it was left, and plays it to its end."""
+"""Starts a run on disk, resumes it at its checkpoint, and plays it to its end."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from pathlib import Path
 
 from sordino.engines.choice import Chosen
 from sordino.engines.run_folders import (
+    collect_facts,
     create_folder,
     discard_unstarted,
     end_run,
     make_folder,
     recover_cut_line,
     refuse_changed,
-    run_facts,
 )
-from sordino.engines.run_options import (
-    RunOptions,
-    Watch,
-    ignore_message,
-)
+from sordino.engines.run_options import RunOptions, Watch, ignore_message
 from sordino.federation.complete_protocol import ModelSource
 from sordino.federation.processors import worker_count
 from sordino.federation.round import refuse_unplayable
@@ -52,30 +48,30 @@ def start_run(
     Args:
         setup: The federation.
         choice: The engine.
-        folder: Where the run is kept; None for a new folder.
-        options: How it is trained.
-        watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was passed in Python.
+        folder: The folder of the run; None for a new one.
+        options: How the run is trained.
+        watch: Functions that are called during the run.
+        model: The model, if it was passed in Python.
 
     Returns:
         The run that has ended.
 
     Raises:
-        BudgetExceeded: The budget affords not one round; nothing was written.
+        BudgetExceeded: The budget does not afford one round; nothing was written.
     """
-    # A budget that affords nothing is refused before anything is written, and so is a kind that
-    # no round can be played with.
+    # Parts without an implementation, and budgets that afford nothing, are refused before anything
+    # is written.
     refuse_unplayable(setup.protocol)
-    limits = limits_of(setup, ())
+    limits = find_limits(setup, ())
     workers = worker_count(options.workers, options.device)
-    facts = run_facts(
+    facts = collect_facts(
         setup, choice, workers, options.device, options.evaluate_every, options.keep_uploads
     )
     if options.signer:
         facts["signer"] = options.signer
     path = make_folder(folder, setup.protocol)
     with hold_lock(path):
-        # Before the rest: what is discarded on an interruption must be the run's own.
+        # Checked first, so that an interruption discards nothing but the run's own files.
         refuse_filled(path)
         try:
             run_folder = create_folder(path, setup, facts)
@@ -97,15 +93,15 @@ def resume_run(
     model: ModelSource | None = None,
     patience: float = 0.0,
 ) -> Run:
-    """Takes up a run where its checkpoint left it.
+    """Resumes a run at its checkpoint.
 
     Args:
-        run_folder: Folder of the run, which knows how often it is scored and what it keeps.
-        prepare_engine: Makes the protocol concrete and chooses an engine.
-        options: Its workers, its device, and who signs it.
-        watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was passed in Python.
-        patience: Seconds for which another process may still hold the run.
+        run_folder: The folder of the run, which notes how often it is scored and what it keeps.
+        prepare_engine: Returns the federation of a protocol and the engine that trains it.
+        options: The workers, the device and the signer of the run.
+        watch: Functions that are called during the run.
+        model: The model, if it was passed in Python.
+        patience: The seconds for which another process may still hold the run.
 
     Returns:
         The run that has ended.
@@ -133,18 +129,18 @@ def take_up_run(
     device: str,
     on_message: Callable[[str], None] = ignore_message,
 ) -> tuple[State, TrainingLimits]:
-    """Returns where an unfinished run continues, and how far it may go.
+    """Returns the state from which an unfinished run continues, and how far it may go.
 
     Args:
         setup: The federation.
-        run_folder: Folder of the run.
+        run_folder: The folder of the run.
         choice: The engine.
-        device: Device of the engine.
+        device: The device of the engine.
         on_message: Called if the newest checkpoint was damaged.
 
     Raises:
-        UserError: Something is not as it was.
-        BudgetExceeded: There is no model yet, and not one round fits.
+        UserError: Something has changed since the start.
+        BudgetExceeded: There is no model yet, and the budget does not afford one round.
     """
     state, message = run_folder.load_checkpoint()
     if message:
@@ -152,10 +148,10 @@ def take_up_run(
     if state is None:
         state = first_state(setup)
     refuse_changed(run_folder, setup, state, choice, device)
-    limits = limits_of(setup, read_ledger(run_folder.ledger_path).events, state.round)
+    limits = find_limits(setup, read_ledger(run_folder.ledger_path).events, state.round)
     recover_cut_line(setup, run_folder, state, limits.rounds)
     # A line that was cut short may have been a charge, which leaves less.
-    return state, limits_of(setup, read_ledger(run_folder.ledger_path).events, state.round)
+    return state, find_limits(setup, read_ledger(run_folder.ledger_path).events, state.round)
 
 
 def train_to_end(
@@ -169,17 +165,17 @@ def train_to_end(
     *,
     model: ModelSource | None,
 ) -> Run:
-    """Plays the rounds that are left and writes down how the run ended.
+    """Plays the remaining rounds and writes the end of the run.
 
     Args:
         setup: The federation.
-        run_folder: Folder of the run, which says how often it is scored and what it keeps.
-        state: Where it continues.
-        limits: How far it may go.
+        run_folder: The folder of the run, which notes how often it is scored and what it keeps.
+        state: The state from which the run continues.
+        limits: How far the run may go.
         choice: The engine.
-        options: Its workers and its device.
-        watch: Functions that are called meanwhile.
-        model: What the run's model is loaded into, where it was passed in Python.
+        options: The workers and the device of the run.
+        watch: Functions that are called during the run.
+        model: The model, if it was passed in Python.
 
     Returns:
         The run that has ended.
@@ -196,7 +192,7 @@ def train_to_end(
         archive = open_archive(
             run_folder.path,
             rounds=limits.rounds,
-            # Runs of earlier versions kept none.
+            # Runs of the first versions kept no uploads and say nothing about it.
             every=facts.get("keep_uploads", 0),
             channel=setup.protocol.channel,
         )
@@ -215,37 +211,37 @@ def train_to_end(
 
 
 def score_start(setup: Setup, engine: ScoringEngine) -> dict[str, float | None]:
-    """Returns how good the model is before training, for run.json.
+    """Returns loss and accuracy of the model before training, for run.json.
 
     Args:
         setup: The federation.
-        engine: Scores the model.
+        engine: The engine that scores the model.
     """
     found = engine.score(setup.initial_weights())
     accuracy = found.correct / found.count if setup.classification else None
     return {"start_loss": finite(found.loss / found.count), "start_accuracy": accuracy}
 
 
-def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> TrainingLimits:
-    """Returns how far the budgets of the protocol let the run go, given what was charged twice.
+def find_limits(setup: Setup, events: Sequence[Event], done: int = 0) -> TrainingLimits:
+    """Returns how far the budgets of the protocol let a run go, given the rounds charged twice.
 
     Args:
         setup: The federation.
-        events: The ledger so far.
-        done: How many rounds are over.
+        events: The events of the ledger so far.
+        done: The number of rounds that are over.
 
     Returns:
-        How many rounds there are, at least those that are over, and how many rounds each client
-        may take part in.
+        The number of rounds, at least those that are over, and the number of rounds in which each
+        client may take part.
 
     Raises:
-        BudgetExceeded: There is no model yet, and not one round fits.
+        BudgetExceeded: There is no model yet, and the budget does not afford one round.
     """
     protocol = setup.protocol
     sizes = setup.sizes.tolist()
     caps = {}
     for own in protocol.client:
-        # A client pays for the rounds that it took part in, and for no other.
+        # A client is charged only for the rounds in which it took part.
         charged = [
             event
             for event in events
@@ -262,6 +258,5 @@ def limits_of(setup: Setup, events: Sequence[Event], done: int = 0) -> TrainingL
     )
     if reach.rounds == 0 and done == 0:
         raise BudgetExceeded(reach.message)
-    # A run that was killed after the last round that it could afford has its model and ends with
-    # it.
+    # A run that was killed after its last affordable round ends with the model that it has.
     return TrainingLimits(rounds=max(reach.rounds, done), caps=caps)

@@ -1,4 +1,4 @@
-"""How a run is trained and watched: options that travel together."""
+"""Values that hold how a run is trained, and which functions are called during it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def ignore_message(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Functions that are called while a run is under way.
+    """Holds functions that are called during a run.
 
     Attributes:
         on_start: Called once, before the first round.
         on_round: Called after every round.
-        on_message: Called with further news, such as that a client fell silent.
+        on_message: Called with other news, such as that a client fell silent.
     """
 
     on_start: Callable[[Begun, Path], None] = ignore_start
@@ -46,14 +46,15 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run is trained, whatever it trains.
+    """Holds the options of a run that do not depend on its protocol.
 
     Attributes:
-        evaluate_every: Rounds between two scorings on the test records; 0 for none.
-        keep_uploads: Rounds between two whose uploads are kept; 0 for none.
-        workers: Processes or threads that train clients; None for one per core.
+        evaluate_every: The number of rounds from one scoring to the next; 0 for no scoring.
+        keep_uploads: The number of rounds from one whose uploads are kept to the next; 0 to keep
+            none.
+        workers: The number of processes or threads that train clients; None for one per core.
         device: "cpu", "cuda" or "mps".
-        signer: Fingerprint of the key that signs the run when it has ended; empty if none does.
+        signer: The fingerprint of the key that signs the ended run; empty for an unsigned run.
     """
 
     evaluate_every: int = 0

@@ -1,4 +1,4 @@
-"""Where one of many trainings lives: in a run folder, as `train` writes it, or in memory alone."""
+"""Storage for one of many trainings: a run folder, as `train` writes it, or memory alone."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from sordino.engines.choice import EngineChoice
 from sordino.engines.run_folders import (
     create_folder,
+    digest_model,
     end_run,
     make_folder,
     make_opening_line,
     may_be_released,
-    model_digest,
 )
 from sordino.engines.run_lifecycle import take_up_run
 from sordino.engines.training_cache import TrainingCache
@@ -30,8 +30,8 @@ from sordino.federation.training_stores import ChargeLog, TrainingStore
 from sordino.privacy.ledger import Ledger
 from sordino.protocol import Protocol, UserError
 
-# What a folder holds whose making was cut short: a run is complete with protocol.toml, and releases
-# nothing before.
+# The files of a run folder whose creation was cut short. It is complete once it has protocol.toml,
+# and nothing is released before.
 LEFTOVERS = (
     "run.json",
     "run.json.part",
@@ -49,7 +49,7 @@ LEFTOVERS = (
 
 
 class MemoryBackend:
-    """Keeps a training of which nothing is written. It holds its metrics and charges."""
+    """Keeps the metrics and charges of a training in memory; nothing is written."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -57,7 +57,7 @@ class MemoryBackend:
         self._facts: dict[str, Any] = {}
 
     def complete_plan(self, plan: Protocol) -> Protocol:
-        """Returns the protocol as it is: nothing more is known of it.
+        """Returns the protocol unchanged.
 
         Args:
             plan: The protocol.
@@ -65,15 +65,15 @@ class MemoryBackend:
         return plan
 
     def find_ended(self, setup: Setup, model: ModelSource | None) -> Run | None:
-        """Returns None: a training in memory ends with its call.
+        """Returns None, since a training in memory does not outlive its call.
 
         Args:
             setup: The training.
-            model: The model, where it was passed in Python.
+            model: The model, if it was passed in Python.
         """
 
-    def engine(self, setup: Setup, wanted: str) -> str:
-        """Returns the engine that is wanted.
+    def choose_engine(self, setup: Setup, wanted: str) -> str:
+        """Returns the wanted engine.
 
         Args:
             setup: The training.
@@ -88,13 +88,13 @@ class MemoryBackend:
         facts: dict[str, Any],
         shared: TrainingCache,
     ) -> tuple[State, TrainingLimits]:
-        """Returns where the training begins, and how far it may go.
+        """Returns the state in which the training begins, and how far it may go.
 
         Args:
             setup: The training.
             choice: The engine.
-            facts: What a run.json would say at the start.
-            shared: What the trainings of the call share.
+            facts: The contents that run.json would have at the start.
+            shared: Data sets, prices and kernels that the trainings of the call share.
         """
         self.ledger.open(make_opening_line(setup, facts))
         self._facts = facts
@@ -107,13 +107,13 @@ class MemoryBackend:
         status: str,
         model: ModelSource | None,
     ) -> Trained:
-        """Returns what became of the training.
+        """Returns the ended training.
 
         Args:
             setup: The training.
             state: The state after the last round.
-            status: How it ended.
-            model: The model, where it was passed in Python.
+            status: How the training ended.
+            model: The model, if it was passed in Python.
         """
         own = {}
         if setup.protocol.keeps_models:
@@ -134,53 +134,53 @@ class MemoryBackend:
         )
 
     def close(self) -> None:
-        """Does nothing: there is nothing to let go."""
+        """Does nothing: memory needs no closing."""
 
 
 class FolderBackend:
-    """Keeps a training in a run folder, new or left unfinished.
+    """Keeps a training in a run folder, a new one or that of an unfinished run.
 
-    It holds the folder's lock and ledger from `enter`, or from the start if there is a run, until
-    it is closed.
+    It holds the folder's lock and ledger from `enter` on, or from the start if the folder has a
+    run, until it is closed.
     """
 
     store: TrainingStore
     ledger: ChargeLog
 
     def __init__(self, path: Path) -> None:
-        """Takes hold of the run that is there, if there is one.
+        """Locks the folder if it has a run.
 
         Args:
-            path: The folder, which need not exist.
+            path: The path of the folder, which need not exist.
 
         Raises:
-            UserError: Another process holds it.
+            UserError: Another process holds the run.
         """
         self._path = path
         self._closing = ExitStack()
         self._place: RunFolder | None = None
-        # Held before anything is read: another process could change the run in between.
+        # Locked before anything is read, so that no other process changes the run in between.
         if (path / "protocol.toml").is_file():
             self._closing.enter_context(hold_lock(path))
             self._place = RunFolder.existing(path)
 
     def complete_plan(self, plan: Protocol) -> Protocol:
-        """Returns the protocol, with the seed that was drawn for the run that is there.
+        """Returns the protocol, with the seed that was drawn for the run in the folder.
 
         Args:
             plan: The protocol.
         """
         if self._place is None or plan.seed is not None:
             return plan
-        # A new seed would make another training of it, which the folder then refuses.
+        # With a new seed it would be another training, which the folder would refuse.
         return replace(plan, seed=self._place.protocol().seed)
 
     def find_ended(self, setup: Setup, model: ModelSource | None) -> Run | None:
-        """Returns the run, if it is there and over.
+        """Returns the run of the folder, if it has ended.
 
         Args:
             setup: The training.
-            model: The model, where it was passed in Python.
+            model: The model, if it was passed in Python.
 
         Raises:
             UserError: The folder holds another training.
@@ -192,8 +192,8 @@ class FolderBackend:
             return None
         return Run.load(self._path, model=model)
 
-    def engine(self, setup: Setup, wanted: str) -> str:
-        """Returns the engine that a run was started with, or the one wanted.
+    def choose_engine(self, setup: Setup, wanted: str) -> str:
+        """Returns the engine that the run was started with, or the wanted one for a new run.
 
         Args:
             setup: The training.
@@ -201,7 +201,7 @@ class FolderBackend:
         """
         if self._place is None or setup.protocol.noise.secure:
             return wanted
-        # Seeded noise must not be drawn again over other uploads, and engines round differently.
+        # Engines round differently, and the same seeded noise must not be added to other uploads.
         return str(self._place.facts()["engine"])
 
     def enter(
@@ -211,33 +211,33 @@ class FolderBackend:
         facts: dict[str, Any],
         shared: TrainingCache,
     ) -> tuple[State, TrainingLimits]:
-        """Makes the folder, or takes up the run that is in it.
+        """Makes the folder, or resumes the run that is in it.
 
         Args:
             setup: The training.
             choice: The engine.
-            facts: What run.json says at the start.
-            shared: What the trainings of the call share.
+            facts: The contents of run.json at the start.
+            shared: Data sets, prices and kernels that the trainings of the call share.
 
         Returns:
-            Where the training continues, and how far it may go.
+            The state from which the training continues, and how far it may go.
 
         Raises:
-            BudgetExceeded: Not one more round fits.
-            UserError: The run was started with other means.
+            BudgetExceeded: The budget does not afford one round.
+            UserError: Something has changed since the start of the run.
         """
         if self._place is not None:
             place = self._place
             state, limits = take_up_run(setup, place, choice, facts["device"])
         else:
-            # What a budget refuses is refused before a folder is made.
+            # A budget that affords nothing is refused before a folder is made.
             state = first_state(setup)
             limits = shared.limits(setup)
             self._closing.enter_context(hold_lock(make_folder(self._path, setup.protocol)))
             remove_leftovers(self._path)
             place = create_folder(self._path, setup, facts)
             self._place = place
-        # Rounds after the checkpoint will be run again, and would be in the metrics twice.
+        # Rounds after the checkpoint are played again, and would be in the metrics twice.
         place.cut_metrics(state.round)
         self.store = place
         self.ledger = self._closing.enter_context(Ledger.resume(place.ledger_path))
@@ -250,13 +250,13 @@ class FolderBackend:
         status: str,
         model: ModelSource | None,
     ) -> Trained:
-        """Writes down what became of the run.
+        """Writes the end of the run.
 
         Args:
             setup: The training.
             state: The state after the last round.
-            status: How it ended.
-            model: The model, where it was passed in Python.
+            status: How the training ended.
+            model: The model, if it was passed in Python.
 
         Returns:
             The run, read back.
@@ -266,7 +266,7 @@ class FolderBackend:
         return end_run(setup, self._place, state, status, model)
 
     def close(self) -> None:
-        """Lets go of the folder."""
+        """Closes the ledger and unlocks the folder."""
         self._closing.close()
 
 
@@ -278,38 +278,38 @@ def refuse_another(place: RunFolder, setup: Setup) -> None:
 
     Args:
         place: The run folder.
-        setup: The training that would take it up.
+        setup: The training that would be resumed.
 
     Raises:
-        UserError: It says what differs.
+        UserError: Protocol, data or model differ; the message says which.
     """
     facts = place.facts()
     same = {
         "protocol": protocol_digest(place.protocol()) == protocol_digest(setup.protocol),
         "data": facts["data_digest"] == setup.data_digest,
-        "model": facts["model_digest"] == model_digest(setup),
+        "model": facts["model_digest"] == digest_model(setup),
     }
     other = [what for what, equal in same.items() if not equal]
     if other:
         raise UserError(
-            f"{place.path} holds a training with another {' and '.join(other)}. Call with what it "
-            "was made with, or choose another folder."
+            f"{place.path} holds a training with another {' and '.join(other)}. Call again with "
+            "the same arguments, or choose another folder."
         )
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes the remains of a folder whose making was cut short.
+    """Removes the files of a run folder whose creation was cut short.
 
     Args:
-        path: The folder; one whose ledger has a round in it is never touched.
+        path: The path of the folder, which is left alone if its ledger has a round.
     """
     ledger = path / "ledger.jsonl"
     if ledger.exists() and b'"event":"round"' in ledger.read_bytes():
         return
     with writing(path):
-        # By name: a file that is not ours is left for `refuse_filled` to speak of.
+        # By name: any other file is left, and `refuse_filled` complains about it.
         for name in LEFTOVERS:
             (path / name).unlink(missing_ok=True)
-        # Its folder is not there, or holds what is not ours.
+        # The folder may be missing, or hold other files.
         with suppress(OSError):
             (path / PRIVATE).rmdir()

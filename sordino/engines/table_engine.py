@@ -1,7 +1,7 @@
 """The table engine: the local work of many trainings of one small federation, side by side.
 
 It is made for audits. Row n is training n: it draws what `train` would draw for that training
-alone, and ends with the same model to the rounding of float32.
+alone, and ends with the same model up to the rounding of float32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from sordino.randomness import LANES
 
 
 class TableEngine:
-    """Executes the local work of all rows of a table. It holds models that every call overwrites.
+    """Executes the local work of all rows of a table.
+
+    It holds models that every call overwrites.
 
     Example:
         >>> engine = TableEngine(setup, range(100))  # doctest: +SKIP
@@ -31,20 +33,20 @@ class TableEngine:
     name = "table"
 
     def __init__(self, setup: Setup, trainings: range) -> None:
-        """Prepares the rows.
+        """Makes the models of the rows.
 
         Args:
-            setup: The federation; its model must be one that can be trained many times at once.
+            setup: The federation, with a model that can be trained many times at once.
                 `setup.training` is not used.
-            trainings: The numbers of the rows, all in one group of `LANES`.
+            trainings: The numbers of the trainings, all in one group of `LANES`.
 
         Raises:
-            UserError: The rows do not share a keystream, or the model knows no rows.
+            UserError: The trainings do not share a keystream, or the model has no rows.
         """
         if trainings.start // LANES != (trainings.stop - 1) // LANES:
             raise UserError(
-                f"trainings {trainings.start} to {trainings.stop - 1} do not share a keystream:"
-                f" at most {LANES}, from a multiple of it on"
+                f"trainings {trainings.start} to {trainings.stop - 1} do not share a keystream: "
+                f"take at most {LANES}, between two multiples of it."
             )
         self._setup = setup
         self._first = trainings.start
@@ -56,7 +58,7 @@ class TableEngine:
         return {}
 
     def train(self, task: RoundTask) -> Iterator[Upload]:
-        """Yields every client's table of uploads; clients that compute the same train once.
+        """Yields every client's table of uploads; clients that compute the same are trained once.
 
         Args:
             task: The round, with one training a row.

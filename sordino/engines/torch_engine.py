@@ -16,7 +16,7 @@ from sordino.federation.upload import Upload
 
 
 class TorchEngine:
-    """Executes the local work of rounds. It holds worker processes: use it as a context.
+    """Executes the local work of rounds. It holds worker processes, so use it as a context.
 
     The result does not depend on the number of workers, bit for bit: clients never share state,
     every operator runs on one thread, and uploads are handed over in the order of the participants.
@@ -43,20 +43,20 @@ class TorchEngine:
 
         Args:
             setup: The federation.
-            workers: How many processes; None for one per core.
+            workers: The number of processes; None for one per core.
             device: "cpu", "cuda" or "mps".
-            start_method: How processes are started; None for the quickest.
+            start_method: "fork" or "spawn"; None for fork if the system has it.
             record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
 
         Raises:
-            UserError: A device that this machine does not have, or a number that is none.
+            UserError: This machine does not have the device, or the number of workers is invalid.
         """
         self.workers = worker_count(workers, device)
         self.device = check_device(device)
         self._chunks = score_chunks(len(setup.test.y))
         self._own: ClientWork | None = None
         self._pool: Pool | None = None
-        # One worker is this process: a second one would only add the cost of sending models to it.
+        # A single worker is this process: another one would only cost the sending of models.
         if self.workers == 1:
             self._own = ClientWork(setup, device, record_steps=record_steps)
         else:

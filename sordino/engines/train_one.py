@@ -9,10 +9,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sordino.engines.choice import Chosen, SuperLink, check_engine, choose
-from sordino.engines.run_folders import (
-    make_folder,
-)
+from sordino.engines.choice import Chosen, SuperLink, check_engine, choose_engine
+from sordino.engines.run_folders import make_folder
 from sordino.engines.run_lifecycle import resume_run, start_run
 from sordino.engines.run_options import (
     Listener,
@@ -36,7 +34,7 @@ from sordino.federation.store.signatures import (
 from sordino.protocol import InvalidValue, Protocol, ProtocolSource, UserError, accept_protocol
 from sordino.wiring import ask_above
 
-# A run is scored about this many times unless said otherwise.
+# About how often a run is scored by default.
 SCORINGS = 50
 
 
@@ -72,17 +70,17 @@ def train(
         workers: Processes (torch) or threads (native) that train clients; by default one per core.
             The result does not depend on it.
         device: "cpu", "cuda" or "mps".
-        evaluate_every: Rounds between two scorings on the test records, public or not; 0 for none;
-            by default about 50 in a run.
-        keep_uploads: Rounds between two of which all that the server receives is kept, for audits
-            and attacks, as is that of the last; 0 for none.
+        evaluate_every: The number of rounds from one scoring to the next, on the test records,
+            public or not; 0 for no scoring; by default a run is scored about 50 times.
+        keep_uploads: The number of rounds from one whose uploads are kept to the next, for audits
+            and attacks; the last round's are kept too. 0 to keep none.
         superlink: Where the clients' machines meet, for the engine "flower".
         sign: File of an Ed25519 key that signs the run when it has ended
             (`sordino verify --new-key` makes one).
         report: Whether report.html is written at the end, which takes a few seconds.
         on_start: Called once, before the first round.
         on_round: Called after every round.
-        on_message: Called with further news, such as that a client fell silent.
+        on_message: Called with other news, such as that a client fell silent.
 
     Returns:
         The run.
@@ -104,8 +102,8 @@ def train(
     """
     protocol = accept_protocol(protocol)
     key = None if sign is None else read_private_key(Path(sign))
-    every = scored_every(evaluate_every, protocol)
-    checked_every("keep-uploads", keep_uploads)
+    every = find_scoring_interval(evaluate_every, protocol)
+    check_interval("keep-uploads", keep_uploads)
     check_device(device)
     watch = Watch(on_start=on_start, on_round=on_round, on_message=on_message)
     if check_engine(engine, superlink) == "flower" and superlink is not None:
@@ -122,14 +120,14 @@ def train(
     else:
         setup = prepare(protocol, data=data, model=model)
         options = RunOptions(
-            evaluate_every=scored_every(evaluate_every, setup.protocol),
+            evaluate_every=find_scoring_interval(evaluate_every, setup.protocol),
             keep_uploads=keep_uploads,
             workers=workers,
             device=device,
             signer=name_signer(key),
         )
         finished = start_run(
-            setup, choose(setup, engine, device), folder, options, watch, model=model
+            setup, choose_engine(setup, engine, device), folder, options, watch, model=model
         )
     return close_run(finished, key, report)
 
@@ -148,11 +146,11 @@ def resume(
     on_round: Listener = ignore_metrics,
     on_message: Callable[[str], None] = ignore_message,
 ) -> Run:
-    """Continues a run that was interrupted. With seeded noise it ends as if it had never been.
+    """Continues an interrupted run, which ends as if uninterrupted if its noise is seeded.
 
     Args:
-        folder: Folder of the run.
-        data: As in `train`, where they were passed in Python.
+        folder: The folder of the run.
+        data: As in `train`, if they were passed in Python.
         model: As in `train`.
         workers: As in `train`; it need not be the number that the run was started with.
         device: As in `train`.
@@ -167,8 +165,8 @@ def resume(
         The run.
 
     Raises:
-        UserError: There is no such run, it has ended, something in it was changed, or it is to be
-            signed and no key was given.
+        UserError: There is no such run, it has ended, something in it was changed, or it needs a
+            key to be signed and none was given.
 
     Example:
         >>> resume("runs/digits-1")  # doctest: +SKIP
@@ -182,15 +180,15 @@ def resume(
     else:
 
         def prepare_engine(protocol: Protocol) -> tuple[Setup, Chosen]:
-            """Prepares the federation and chooses the engine that continues.
+            """Returns the federation, and the engine that continues to train it.
 
             Args:
-                protocol: As the run's folder has it.
+                protocol: The protocol in the run's folder.
             """
             setup = prepare(protocol, data=data, model=model)
-            # Seeded noise must not be drawn again over other uploads.
+            # Engines round differently, and the same seeded noise must not go on other uploads.
             wanted = "auto" if protocol.noise.secure else run_folder.facts()["engine"]
-            return setup, choose(setup, wanted, device)
+            return setup, choose_engine(setup, wanted, device)
 
         options = RunOptions(workers=workers, device=device, signer=name_signer(key))
         finished = resume_run(run_folder, prepare_engine, options, watch, model=model)
@@ -201,8 +199,8 @@ def close_run(run: Run, key: Ed25519PrivateKey | None, report: bool) -> Run:
     """Signs a run that has ended, and writes its report.
 
     Args:
-        run: Run that has ended.
-        key: Signs it; None where it is not signed.
+        run: The run that has ended.
+        key: The key that signs the run; None for an unsigned run.
         report: Whether a report is written.
 
     Returns:
@@ -216,19 +214,19 @@ def close_run(run: Run, key: Ed25519PrivateKey | None, report: bool) -> Run:
 
 
 def report_run(run: Run) -> None:
-    """Writes the report of a run; what goes wrong with it is a warning.
+    """Writes the report of a run; an error in it becomes a warning.
 
     Args:
         run: The run that has ended.
     """
-    # Asked for here: a run without a report need not wait for the libraries that draw one.
+    # Loaded only now: a run without a report need not wait for the libraries that draw one.
     ask_above("write_final_report")(run, lambda text: warnings.warn(text, stacklevel=5))
 
 
 def resolve_names(
     protocol: Protocol, data: DataSource | None, model: ModelSource | None
 ) -> Protocol:
-    """Returns the protocol with the names of data and model that were given.
+    """Returns the protocol with the given names of data and model.
 
     Args:
         protocol: The federation that is trained.
@@ -236,43 +234,43 @@ def resolve_names(
         model: A name, in place of the protocol's.
 
     Raises:
-        UserError: An object of this process, which cannot be sent to other machines.
+        UserError: Data or model are an object, which cannot be sent to other machines.
     """
     for key, given in (("data", data), ("model", model)):
         if given is not None and not isinstance(given, str):
             raise UserError(
-                f"{key} was handed over in Python; across machines it must have a name, or a path, "
-                "that every machine knows."
+                f"{key} was passed as an object; across machines give a name or a path that every "
+                "machine knows."
             )
     return resolve_protocol(protocol, data, model)
 
 
-def scored_every(every: int | None, protocol: Protocol) -> int:
-    """Returns the rounds between two scorings, 0 for never; without test records there are none.
+def find_scoring_interval(every: int | None, protocol: Protocol) -> int:
+    """Returns the number of rounds from one scoring to the next; 0 without test records.
 
     Args:
-        every: What was asked for; None for about `SCORINGS` times in a run.
-        protocol: The protocol, which may leave nothing to score on.
+        every: The given number; None for about `SCORINGS` scorings in a run.
+        protocol: The protocol, which may set no test records aside.
 
     Raises:
-        InvalidValue: A number that is none.
+        InvalidValue: The given number is negative or not whole.
     """
     asked = max(1, protocol.rounds // SCORINGS)
     if every is not None:
-        asked = checked_every("evaluate-every", every)
+        asked = check_interval("evaluate-every", every)
     untested = protocol.data is not None and protocol.data.test == "none"
     return 0 if untested else asked
 
 
-def checked_every(key: str, every: int) -> int:
-    """Returns the rounds between two scorings, or between two rounds that are kept.
+def check_interval(key: str, every: int) -> int:
+    """Returns a number of rounds, if it is a whole number of at least 0.
 
     Args:
-        key: The option, for the message.
-        every: What was asked for.
+        key: The name of the option, for the message.
+        every: The given number.
 
     Raises:
-        InvalidValue: A number that is none.
+        InvalidValue: The given number is negative or not whole.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 0:
         raise InvalidValue(key, every, "a whole number, 0 for never")

@@ -1,4 +1,4 @@
-"""What trainings of one call share: the records, what budgets afford, and the kernel."""
+"""What trainings of one call share: data sets, the rounds that budgets afford, and kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from sordino.data import Dataset
 from sordino.engines.compiled import Kernel, kernel_for, refuse_protocol
-from sordino.engines.run_lifecycle import limits_of
+from sordino.engines.run_lifecycle import find_limits
 from sordino.federation.complete_protocol import ModelSource
 from sordino.federation.record_tensors import Loaded, loaded
 from sordino.federation.setup import Setup
@@ -18,12 +18,12 @@ from sordino.federation.training import TrainingLimits
 from sordino.models import KNOWN
 from sordino.protocol import Data
 
-# Data sets that are kept for the trainings to come.
+# The most data sets that are kept for later trainings.
 HELD = 4
 
 
 class TrainingCache:
-    """Holds data sets, prices and kernels that are made once; of the data sets, the last ones used.
+    """Holds data sets, limits and kernels that are made once; of data sets, the last ones used.
 
     Example:
         >>> cache = TrainingCache()
@@ -39,18 +39,18 @@ class TrainingCache:
         self._limits: dict[object, TrainingLimits] = {}
 
     def limits(self, setup: Setup) -> TrainingLimits:
-        """Returns how far budgets let a new training go.
+        """Returns the rounds that budgets afford in a new training.
 
         Args:
             setup: The training.
 
         Raises:
-            BudgetExceeded: Not one round fits.
+            BudgetExceeded: The budget does not afford one round.
         """
-        # No price depends on the seed, so trainings that differ only in it share one.
+        # Prices do not depend on the seed, so trainings that differ only in it share them.
         priced = (replace(setup.protocol, seed=0), tuple(setup.sizes.tolist()))
         if priced not in self._limits:
-            self._limits[priced] = limits_of(setup, ())
+            self._limits[priced] = find_limits(setup, ())
         return self._limits[priced]
 
     def kernel_for(self, setup: Setup) -> Kernel:
@@ -60,14 +60,14 @@ class TrainingCache:
             setup: The training.
 
         Raises:
-            KernelRefusal: The kernel cannot run it; with the reason.
+            KernelRefusal: The kernel cannot run the training; the message says why.
         """
         refuse_protocol(setup)
         known = self._structure(setup)
         if known in self._kernels:
             return self._kernels[known]
         made = kernel_for(setup)
-        # Only clients of one kernel are pooled, so equal programs must become one kernel.
+        # Only clients of the same kernel are trained together, so equal programs share one.
         tables = (made.program.tensor_table().tobytes(), made.program.layer_table().tobytes())
         kernel = self._kernels.setdefault((*tables, made.loss, made.vectors), made)
         if known is not None:
@@ -75,9 +75,9 @@ class TrainingCache:
         return kernel
 
     def _structure(self, setup: Setup) -> object:
-        """Returns what the program depends on, where equal sources surely make equal networks.
+        """Returns a key of everything that the kernel's program depends on.
 
-        None for a factory, which may do what it likes.
+        None for a factory, which need not return the same network twice.
         """
         source: object = None
         net = setup.protocol.model
@@ -88,6 +88,6 @@ class TrainingCache:
         if source is None:
             return None
         rule = setup.protocol.local
-        # How many examples pass through the network together depends on these two.
+        # The number of examples that pass through the network together depends on these two.
         drawn = (setup.release.varying_batches, rule.batch)
         return source, setup.input_shape, setup.outputs, setup.classification, type(rule), *drawn

@@ -1,4 +1,4 @@
-"""A pool of worker processes that answer in the order they were asked, whichever finishes first."""
+"""A pool of worker processes whose answers come in the order of the tasks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from sordino.federation.rules.local_training import ClientState
 from sordino.federation.setup import Setup
 from sordino.protocol import SordinoError
 
-# ("upload", client, round, what the client has kept), or
+# ("upload", client, round, the state that the client has kept), or
 # ("score", first row, row after the last, None).
 WorkerTask = tuple[str, int, int, ClientState | None]
 
-# Tasks that a worker holds: the one it works on and the next, so that it never waits for us.
+# The most tasks that a worker holds: the present one and the next, so that it never waits.
 QUEUED = 2
-# Tasks per worker that may be done before an earlier one is; this bounds the answers held back.
+# The most tasks per worker that are handed out ahead of the one whose answer is due next, which
+# bounds the answers that are held back.
 AHEAD = 8
 
 
 class Pool:
     """Holds worker processes with one thread each.
 
-    Data reach them once: by fork where the system has it, else through shared memory.
+    Data reach them once: by fork if the system has it, else through shared memory.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class Pool:
 
         Args:
             setup: The federation.
-            workers: How many processes.
-            start_method: How they are started; None for fork where the system has it.
+            workers: The number of processes.
+            start_method: "fork" or "spawn"; None for fork if the system has it.
             record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
         """
         method = start_method
@@ -69,7 +70,7 @@ class Pool:
                 target=serve_tasks, args=(theirs, setup, os.getpid(), record_steps), daemon=True
             )
             process.start()
-            # With our copy of their end open, we would never notice that a worker is gone.
+            # If this process kept its copy of their end, it would not notice a worker's death.
             theirs.close()
             self._connections.append(ours)
             self._processes.append(process)
@@ -78,11 +79,11 @@ class Pool:
         """Yields the answers to tasks, in the order of the tasks.
 
         Args:
-            weights: The model that they work on.
-            tasks: The work to be done.
+            weights: The model with which they begin.
+            tasks: The tasks.
 
         Yields:
-            An answer, as soon as it and all before it are there.
+            Every answer, as soon as all before it have been yielded.
 
         Raises:
             SordinoError: A task failed, or a worker process ended.
@@ -106,8 +107,8 @@ class Pool:
     ) -> None:
         while todo and todo[0][0] < limit:
             idlest = min(load, key=lambda connection: load[connection])
-            # A task that carries arrays fills the line, and so may the answer to the one before:
-            # two full lines would wait for each other.
+            # A task with arrays may fill the pipe one way, and the answer to the one before it the
+            # other way: both ends would wait forever.
             carries_arrays = todo[0][1][3] is not None
             most = 1 if carries_arrays else QUEUED
             if load[idlest] >= most:
@@ -119,20 +120,20 @@ class Pool:
         try:
             connection.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            raise self._lost(connection) from None
+            raise self._describe_loss(connection) from None
 
     def _receive(self, connection: Any) -> tuple[int, Any]:
         try:
             index, answer, error = connection.recv()
         except (EOFError, ConnectionResetError):
-            raise self._lost(connection) from None
+            raise self._describe_loss(connection) from None
         if isinstance(error, SordinoError):
             raise error
         if error is not None:
             raise RuntimeError(f"a worker process failed:\n{error}")
         return index, answer
 
-    def _lost(self, connection: Any) -> SordinoError:
+    def _describe_loss(self, connection: Any) -> SordinoError:
         process = self._processes[self._connections.index(connection)]
         process.join(timeout=2)
         return SordinoError(
@@ -167,24 +168,24 @@ def serve_tasks(
     parent: int,
     record_steps: bool = False,
 ) -> None:
-    """Answers messages until the parent closes the line or is gone: the life of a worker.
+    """Runs a worker: answers messages until the parent closes the pipe or is gone.
 
     Args:
-        connection: The worker's end of the line.
+        connection: The worker's end of the pipe.
         setup: The federation.
         parent: The process that started the worker.
         record_steps: Whether uploads of noisy-sgd come with the noisy mean of every step.
     """
-    # Ctrl-C is the parent's affair: it stops between two rounds.
+    # The parent handles Ctrl-C, between two rounds.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # One thread: the order in which several would add up numbers would change the bits of a run.
+    # With several threads, sums would be taken in another order and change the bits of a run.
     torch.set_num_threads(1)
     work = ClientWork(setup, record_steps=record_steps)
     weights = np.empty(0, dtype=np.float32)
     while True:
         while not connection.poll(1.0):
-            # A killed parent closes nothing in a forked child that inherited the line.
+            # Forked siblings inherit the pipe, which therefore outlives a killed parent.
             if os.getppid() != parent:
                 os._exit(0)
         try:
@@ -198,12 +199,12 @@ def serve_tasks(
 
 
 def run_worker_task(work: ClientWork, weights: np.ndarray, task: WorkerTask) -> tuple[Any, Any]:
-    """Returns an answer and no error, or no answer and the error.
+    """Returns an answer and None, or None and an error.
 
     Args:
-        work: The work of clients.
-        weights: The model.
-        task: The work to be done.
+        work: The local work of clients.
+        weights: The model with which the task begins.
+        task: The task.
     """
     kind, first, second, kept = task
     try:
@@ -217,6 +218,6 @@ def run_worker_task(work: ClientWork, weights: np.ndarray, task: WorkerTask) -> 
         return work.score(weights=weights, rows=slice(first, second)), None
     except SordinoError as error:
         return None, error
-    # Sent as text: an exception of a library need not survive a pickle.
+    # Sent as text, since not every exception of a library can be pickled.
     except Exception:
         return None, traceback.format_exc()

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from sordino.engines.choice import SuperLink
 from sordino.engines.run_lifecycle import resume_run, start_run
 from sordino.engines.run_options import RunOptions, Watch
-from sordino.engines.train_one import checked_every, report_run, scored_every
+from sordino.engines.train_one import check_interval, find_scoring_interval, report_run
 from sordino.federation.setup import Setup, prepare
 from sordino.federation.store.run import Run
 from sordino.federation.store.run_folder import RunFolder
@@ -101,7 +101,7 @@ class SordinoStrategy(Strategy):
         self._superlink = superlink
         self._folder = folder
         self._every = evaluate_every
-        self._keep = checked_every("keep-uploads", keep_uploads)
+        self._keep = check_interval("keep-uploads", keep_uploads)
         self._signer = signer
         self._report = report
 
@@ -212,7 +212,7 @@ class SordinoStrategy(Strategy):
             facts={"training": training, **self._connection},
         )
         options = RunOptions(
-            evaluate_every=scored_every(self._every, protocol),
+            evaluate_every=find_scoring_interval(self._every, protocol),
             keep_uploads=self._keep,
             # Every client computes on its own machine, so there are as many workers as clients.
             workers=protocol.clients,

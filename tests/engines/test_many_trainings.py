@@ -246,13 +246,13 @@ def test_budgets_stop_each_training_where_train_would_stop_it(tmp_path, on_disk)
 
 
 def test_trainings_that_differ_in_their_seed_alone_are_priced_once(monkeypatch) -> None:
-    priced, original = [], training_cache.limits_of
+    priced, original = [], training_cache.find_limits
 
     def counted(setup, events):
         priced.append(setup.protocol.seed)
         return original(setup, events)
 
-    monkeypatch.setattr(training_cache, "limits_of", counted)
+    monkeypatch.setattr(training_cache, "find_limits", counted)
     found = train_many(
         [budgeted(5.0, seed=seed) for seed in range(4)] + [budgeted(3.0)],
         data=toy_dataset(),

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 
 from sordino import Constant, Dataset, FedAvg, FedProx, Gaussian, NoisySgd, Run, resume, train
 from sordino.engines import choice as choices
-from sordino.engines.choice import choose
+from sordino.engines.choice import choose_engine
 from sordino.engines.torch_engine import TorchEngine
 from sordino.federation.aggregation.joining import upload_weights
 from sordino.federation.client import ClientWork
@@ -135,7 +135,7 @@ class OwnLoss(nn.Linear):
 
 def test_a_model_with_a_loss_of_its_own_is_left_to_torch() -> None:
     setup = prepare(toy_protocol(), data=toy_dataset(), model=OwnLoss(6, 3))
-    assert "its own loss" in choose(setup, "auto").reason or not list_runnable()
+    assert "its own loss" in choose_engine(setup, "auto").reason or not list_runnable()
 
 
 @pytest.mark.slow
@@ -379,7 +379,7 @@ def test_a_kernel_of_another_version_counts_as_absent(monkeypatch) -> None:
     assert list_runnable() == []
     assert (
         "make native"
-        in choose(prepare(toy_protocol(), data=toy_dataset(), model="mlp"), "auto").reason
+        in choose_engine(prepare(toy_protocol(), data=toy_dataset(), model="mlp"), "auto").reason
     )
 
 
@@ -444,8 +444,8 @@ def test_a_processor_that_lacks_the_instructions_asked_for_is_told(monkeypatch) 
 def test_models_beyond_the_cache_are_left_to_torch(monkeypatch) -> None:
     monkeypatch.setattr(native_engine, "LARGEST", 100)
     setup = prepare(toy_protocol(), data=toy_dataset(), model="mlp")
-    assert "parameters" in choose(setup, "auto").reason
-    assert choose(setup, "auto", device="cuda").reason == "the device is cuda"
+    assert "parameters" in choose_engine(setup, "auto").reason
+    assert choose_engine(setup, "auto", device="cuda").reason == "the device is cuda"
     assert choices.ENGINES == ("auto", "torch", "native", "flower")
 
 

@@ -31,7 +31,7 @@ from sordino import (
     Staircase,
     train,
 )
-from sordino.engines.choice import choose
+from sordino.engines.choice import choose_engine
 from sordino.federation.setup import prepare
 from sordino.federation.state import State
 from sordino.federation.store.run_folder import RunFolder
@@ -277,7 +277,7 @@ def test_clipped_glm_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # also where the kernel is not built
     local = ClippedGlm(steps=5, clip=1.0, schedule=FAST, weight_decay=0.1)
     setup = prepare(toy_protocol(local=local), data=toy_dataset(classes=2), model="logistic")
-    assert "float64" in choose(setup, "auto").reason
+    assert "float64" in choose_engine(setup, "auto").reason
     with pytest.raises(KernelRefusal, match="clipped-glm"):
         kernel_for(setup)
 

@@ -33,7 +33,7 @@ from sordino.audit.canaries.one_run_bounds import (
 from sordino.audit.engine_check import EngineCheck
 from sordino.audit.lower_bounds import CONFIDENCE, REFUTING
 from sordino.audit.verdict import Finding, Judgement
-from sordino.engines.choice import choose
+from sordino.engines.choice import choose_engine
 from sordino.federation.client import ClientWork
 from sordino.federation.round import RoundRecord, RoundTask, play_training
 from sordino.federation.rules.local_training import UNCOUNTED
@@ -194,7 +194,7 @@ def audit_with_records(
     canaries = options.canaries
     slots = place_canaries(setup, canaries, kind, np.random.default_rng(options.seed))
     scorer = SlotScores(slots, certified.view)
-    chosen = choose(slots.setup, options.engine)
+    chosen = choose_engine(slots.setup, options.engine)
     with chosen.start(slots.setup, workers=None, device="cpu") as engine:
         for record in play_training(slots.setup, engine, options.rounds, caps=options.caps):
             scorer.see(record)
