@@ -1,13 +1,14 @@
-"""Scores trainings by a likelihood ratio of what an adversary sees.
+"""Scores trainings by the likelihood ratio of what an adversary sees.
 
-The adversary knows the protocol, both data sets and every draw but the noise. So it can repeat each
-client's steps from a model that it has seen, and knows what an upload would be without noise on
-either data set; only the noise keeps it from the answer.
+The adversary knows the protocol, both data sets and every draw except the noise. So it can repeat
+each client's steps from a model that it has seen, and knows what an upload would be without noise
+on either data set; only the noise hides which of the two was trained on.
 
-Draws that a bound treats as hidden are hidden from it: participation if only the server knows it,
+Draws that the bound treats as hidden are hidden from it: participation if only the server knows it,
 the minibatches of noisy steps (see `step_ratio`), and secret minibatches. With secret minibatches
-an upload is certain on the data set, and on its neighbour a share of a known move away from that,
-depending on the steps that drew the record. The likelihood ratio is a mean over these shares.
+the upload without noise is known on the data set, and on its neighbour it is away from that by a
+share of a known move, which depends on the steps that drew the record. The likelihood ratio is a
+mean over these shares.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sordino.privacy.sensitivity import later_products
 from sordino.protocol import Noise, Protocol, View
 from sordino.protocol.aggregation_kinds import find_mixing
 
-# With more steps, the patterns of steps that draw a record are not distinguished.
+# With more steps, all patterns of steps that draw a record equally often count as one.
 MANY_STEPS = 6
 
 Shares = list[tuple[float, float]]  # shares of a move, each with the logarithm of its probability
@@ -45,10 +46,10 @@ class Adversary:
     Args:
         setup: The federation, with either data set.
         attacked: The client whose unit differs.
-        clients: Repeat local work on the data set and on its neighbour.
+        clients: The two repeaters of local work, on the data set and on its neighbour.
         view: The adversary.
         trainings: The numbers of the trainings that are scored.
-        direction: The line along which the last model is read, if nothing else is seen.
+        direction: The line along which the last model is read; None if more is seen.
         unseen: Whether minibatches are unknown; the second of `clients` then has the neighbour's
             record in every minibatch.
 
@@ -84,7 +85,7 @@ class Adversary:
         self.scores = np.zeros(len(trainings))
 
     def _choose_colluders(self, number: int) -> set[int]:
-        """Returns the clients with the largest shares, whose noise would hide most."""
+        """Returns the clients with the largest weights, whose noise would hide the most."""
         ranked = np.argsort(-self._weights, kind="stable").tolist()
         others = [client for client in ranked if client != self._attacked]
         return set(others[:number])
@@ -97,7 +98,7 @@ class Adversary:
         """
         self._mixing = find_mixing(self._protocol.aggregation, seen.round)
         if self._direction is not None:
-            # Overwritten by every round, so that the last model counts in the end.
+            # Every round overwrites the scores, so that in the end only the last model counts.
             self.scores = seen.after.astype(np.float64) @ self._direction
             return
         hidden = self._given == Observation.MODELS and self._protocol.hides_participants
@@ -117,9 +118,9 @@ class Adversary:
             self._see_upload(seen, low, high)
 
     def _attacked_models(self, side: int, seen: RoundTable) -> np.ndarray:
-        """Returns the attacked client's models if this is the data set.
+        """Returns the attacked client's models without noise, on one of the data sets.
 
-        A model that it keeps is then that of this data set too.
+        If it keeps a model between rounds, that model is followed on either data set.
         """
         kept = dict(seen.kept.get(self._attacked, {}))
         if self._protocol.keeps_models:
@@ -138,7 +139,7 @@ class Adversary:
         return vectors.astype(np.float64)
 
     def _known_models(self, client: int, seen: RoundTable) -> np.ndarray:
-        """Returns the models of a client whose data are known."""
+        """Returns the models without noise of a client whose data are the same on both sides."""
         work = self._clients[0].work(
             client=client,
             round_index=seen.round,
@@ -185,7 +186,10 @@ class Adversary:
         rest: np.ndarray,
         move: np.ndarray,
     ) -> np.ndarray:
-        """Returns the log-likelihood ratio of a rest that may hold any share of a move."""
+        """Returns the log-likelihood ratio of noise that a random share of a move may be added to.
+
+        On the data set `rest` is the noise alone.
+        """
         usual = log_density(noise, rest)
         ratios = []
         for share, log_mass in self._move_shares(round_index):
@@ -200,7 +204,7 @@ class Adversary:
     ) -> None:
         """Takes in the global model's move if only the server knows the participants.
 
-        The other clients' participation is known to the adversary, the attacked client's is not.
+        The adversary knows which others participate, and not whether the attacked client does.
         """
         protocol = self._protocol
         rate = protocol.participation.find_chance(clients=protocol.clients)
@@ -211,7 +215,7 @@ class Adversary:
             models = self._known_models(like, seen)
             number = seen.present[:, group].sum(axis=1, keepdims=True)
             rest -= share * number * (models - start)
-        # With a rate of 1 the client is never absent.
+        # At a rate of 1 the client is never absent, and log 0 is meant.
         with np.errstate(divide="ignore"):
             absent = np.log1p(-rate) + log_density(protocol.noise, rest / self._mixing)
         for sign, models in ((1.0, high), (-1.0, low)):
@@ -220,7 +224,7 @@ class Adversary:
             self.scores += sign * np.logaddexp(absent, present)
 
     def _see_model(self, seen: RoundTable, difference: np.ndarray, middle: np.ndarray) -> None:
-        """Takes in a global model: what of it is not known is noise, on one of two places."""
+        """Takes in a global model: less its known parts, it is noise around one of two points."""
         shares = self._find_shares(seen)
         own = shares[:, [self._attacked]]
         rest = self._subtract_known(seen, shares, middle)
@@ -235,10 +239,10 @@ class Adversary:
     def _subtract_known(
         self, seen: RoundTable, shares: np.ndarray, middle: np.ndarray
     ) -> np.ndarray:
-        """Returns a global model without all that the adversary knows of it.
+        """Returns a global model less all parts that the adversary knows.
 
-        That is the model before, the others' work, the noise that colluders added, and the attacked
-        client's model in the middle between the two data sets.
+        These are the model before, the others' work, the colluders' noise, and the attacked
+        client's model, for which the middle between the two data sets is taken.
         """
         mixing = self._mixing
         own = shares[:, [self._attacked]]
@@ -251,7 +255,7 @@ class Adversary:
             for colluder in set(group) & self._colluders:
                 rest -= mixing * shares[:, [colluder]] * (seen.uploads[colluder] - models)
         if self._protocol.aggregation.fixed_denominator:
-            # Where fewer came than are expected, the model before fills the mean.
+            # If fewer clients take part than expected, the model before fills the mean.
             rest -= mixing * (1 - shares.sum(axis=1, keepdims=True)) * seen.before
         return rest
 
@@ -262,7 +266,7 @@ class Adversary:
         client_variance = mechanism_of(protocol.noise).deviation ** 2
         parts = shares
         if protocol.release.secure_sum is not None:
-            # Clients weigh their updates and not their noise: relative to the largest weight.
+            # Clients weigh their updates, relative to the largest weight, but not their noise.
             parts = shares * (self._weights.max() / self._weights)
         variance = np.square(parts[:, honest]).sum(axis=1) * client_variance
         variance = self._mixing**2 * (variance + server_noise(protocol) ** 2)
@@ -277,7 +281,7 @@ class Adversary:
         if self._records is None:
             self.scores += ratios
             return
-        # Compared with the model on the data set itself, and not with the middle of both.
+        # Shares of the move are counted from the model on the data set, not from the middle.
         energy = np.square(move).sum(axis=1) / variance
         mixed = []
         for share, log_mass in self._move_shares(seen.round):
@@ -294,7 +298,8 @@ class Adversary:
     def _see_server_noise(self, seen: RoundTable, rest: np.ndarray, move: np.ndarray) -> None:
         """Takes in a mean under the server's noise.
 
-        `rest` is the mean without its value on the data set; on the neighbour it is `move`.
+        `rest` is the mean less its value on the data set; on the neighbour it is noise around
+        `move`.
         """
         noise = self._protocol.noise
         if self._records is None:
@@ -303,7 +308,7 @@ class Adversary:
             self.scores += self._mix_shares(noise, seen.round, rest, move)
 
     def _group_others(self, present: np.ndarray) -> dict[int, list[int]]:
-        """Returns the participants but the attacked one, in groups of equal models."""
+        """Returns all participants except the attacked one, in groups with equal models."""
         groups: dict[int, list[int]] = {}
         for client in np.flatnonzero(present.any(axis=0)).tolist():
             if client != self._attacked:
@@ -312,16 +317,17 @@ class Adversary:
 
 
 def find_move_shares(protocol: Protocol, records: int, round_index: int) -> Shares:
-    """Returns how much of the whole move an upload makes, by the steps that draw the record.
+    """Returns the shares of the whole move that an upload may make, by the steps with the record.
 
-    Steps add up, each with its rate and what later steps leave of it. A clipped update turns as
-    soon as one step draws the record. If steps are many and differ, all count as equal: the ratio
-    is then a little off, which costs power and nothing else.
+    Moves of steps add up, each weighted by its rate and by how much of it later steps retain. A
+    clipped update moves completely once a single step draws the record. Many steps of different
+    weights count as equal ones: the ratio is then inexact, which makes the test weaker and leaves
+    it valid.
 
     Args:
         protocol: The protocol that is audited.
-        records: Records of the attacked client.
-        round_index: Number of the round, from 0.
+        records: The number of records of the attacked client.
+        round_index: The number of the round, from 0.
 
     Returns:
         Shares of the move, each with the logarithm of its probability.

@@ -1,7 +1,7 @@
 """Scores trainings by the likelihood ratio of noisy steps on synthetic losses.
 
-Steps add up. That a client took part is seen, as in the mixture of docs/theory.md#c4, which is
-attained if it is (docs/theory.md#c3).
+Ratios of steps add up. The adversary sees whether a client took part, as in the mixture of
+docs/theory.md#c4, which is then attained (docs/theory.md#c3).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StepAdversary:
         self._batch = release.batch
         self._noise: Noise = release.sum_noise
         if mechanism_of(self._noise).silent:
-            # Without noise every ratio is extreme; a scale of 1 keeps it finite.
+            # Without noise every ratio is infinite; a scale of 1 keeps it finite.
             self._noise = Gaussian(sigma=1.0)
         self._colluders = colluders
         self.scores = np.zeros(len(trainings))
@@ -62,7 +62,7 @@ class StepAdversary:
         return seen.means[client].astype(np.float64) * self._batch
 
     def _sum_along_line(self, seen: RoundTable, client: int) -> np.ndarray:
-        """Returns the noisy sum of a client's one step along the line, a training each."""
+        """Returns a client's noisy sum along the line, one for each training; it makes one step."""
         return np.asarray(self._noisy_sums(seen, client)[:, 0] @ self._pair.direction)
 
     def _see_mean(self, seen: RoundTable, own: np.ndarray) -> None:
@@ -131,7 +131,7 @@ class LotAdversary:
         else:
             sums = self._read_sums(seen, seen.uploads[self._pair.attacked])
             deviations = np.full(len(sums), self._client_deviation)
-        # Without noise every ratio is extreme; a scale of 1 keeps it finite.
+        # Without noise every ratio is infinite; a scale of 1 keeps it finite.
         deviation = np.where(deviations > 0, deviations, 1.0)[:, None]
         zero, one = self._pair.laws
         ratio = one.log_density_on_line(sums, deviation)
@@ -139,13 +139,13 @@ class LotAdversary:
         self.scores += np.where(seen.present[:, self._pair.attacked], ratio, 0.0)
 
     def _read_sums(self, seen: RoundTable, models: np.ndarray) -> np.ndarray:
-        """Returns the sums that models were moved by, along the line."""
+        """Returns the sums by which models were moved, along the line."""
         moves = seen.before.astype(np.float64) - models
         sums: np.ndarray = (moves @ self._pair.direction) * self._lot.batch
         return sums
 
     def _read_joined(self, seen: RoundTable) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sums over all honest participants, and the deviation of their noise."""
+        """Returns the sums over all honest participants, and their noise's standard deviation."""
         present = seen.present.astype(bool)
         number = present.sum(axis=1)
         divisor = np.full(len(number), self._lot.clients) if self._fixed else number

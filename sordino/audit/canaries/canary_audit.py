@@ -30,7 +30,8 @@ from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import ProtocolSource, UserError
 from sordino.randomness import LANES, Key
 
-DEFAULT_CANARIES = {"records": 1000, "clients": 20}  # or as many as there is room for
+# The default number of canaries of each kind, if the federation has room for so many.
+DEFAULT_CANARIES = {"records": 1000, "clients": 20}
 DEFAULT_CANARY = "mislabelled"
 UNIT_OF = {"records": "record", "clients": "client"}
 
@@ -40,12 +41,12 @@ class CanaryQuestion:
     """Describes an audit by one training.
 
     Attributes:
-        kind: "records" or "clients", what the canaries are.
-        view: What the adversary sees.
+        kind: "records" or "clients": the kind of the canaries.
+        view: The adversary.
         unit: "record" or "client".
-        delta: Where epsilon is measured.
+        delta: The delta at which epsilon is measured.
         canary: How canary records are made; None for the default.
-        canaries: How many; None for the default.
+        canaries: The number of canaries; None for the default.
     """
 
     kind: str
@@ -58,13 +59,13 @@ class CanaryQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryAnswer:
-    """Holds what one training showed: a lower bound from records, or an estimate from clients.
+    """Holds the outcome of one training: a lower bound from records, or an estimate from clients.
 
     Attributes:
         certified: The guarantee.
         result: The finding or the estimate.
-        folder: Where it is kept.
-        run: The run that was audited, if it was one.
+        folder: The folder of the audit.
+        run: The folder of the run that was audited; None for a plan.
     """
 
     certified: Guarantee
@@ -84,12 +85,12 @@ def audit_by_one_training(
 
     Args:
         source: A protocol, its file or its tables; or the folder of a finished run.
-        question: The audit that is asked for.
+        question: The audit to make.
         folder: The audit folder; by default a new one under audits/.
         on_round: Called after every round.
 
     Returns:
-        What was found.
+        The outcome.
 
     Raises:
         UserError: The question cannot be answered by one training.
@@ -103,8 +104,7 @@ def audit_by_one_training(
     refuse_empty_release(certified)
     setup = prepare(subject.protocol)
     seed = choose_seed(subject.protocol)
-    # Its own keys and number: no draw is shared with a run of the same seed, and coins that
-    # came up badly once do not stay.
+    # With keys and a number of its own, no draw is shared with a run of the same seed.
     key = Key.from_seed(seed)
     setup = replace(
         setup,
@@ -143,7 +143,7 @@ def refuse_impossible(question: CanaryQuestion) -> None:
     """Refuses canaries that one training cannot have.
 
     Args:
-        question: The audit that is asked for.
+        question: The audit to make.
 
     Raises:
         UserError: An unknown kind, or canaries that take too long to make.
@@ -152,45 +152,45 @@ def refuse_impossible(question: CanaryQuestion) -> None:
         raise UserError(f"--one-run {question.kind!r}: expected records or clients.")
     if question.canary == "crafted":
         raise UserError(
-            "--canary crafted with --one-run: one such search for every canary takes too long. "
+            "--canary crafted with --one-run: searching for every canary would take too long. "
             "Use mislabelled or random."
         )
 
 
 def find_unit(question: CanaryQuestion) -> str:
-    """Returns the unit that canaries of a kind speak about.
+    """Returns the unit that canaries of a kind are about.
 
     Args:
-        question: The audit that is asked for.
+        question: The audit to make.
 
     Raises:
-        UserError: Another unit was asked for.
+        UserError: The question is about the other unit.
     """
     unit = UNIT_OF[question.kind]
     # "record" is the default of the option, so canary clients take it as not stated.
     if question.unit not in (unit, "record"):
         raise UserError(
-            f"--unit {question.unit} with --one-run {question.kind}: "
-            f"canary {question.kind} speak about one {unit}."
+            f"--unit {question.unit} with --one-run {question.kind}: canary {question.kind} are "
+            f"about one {unit}. Use --unit {unit}."
         )
     return unit
 
 
 def find_engine(subject: Subject) -> str:
-    """Returns the engine that trains with canaries: the one of the run, where there is a run.
+    """Returns the engine that trains with canaries: torch if a run was trained by it, else "auto".
 
     Args:
         subject: The plan or the run.
     """
-    # Across machines every client trains by torch. The native engine need not be there again.
+    # Across machines every client trains by torch. The native engine may be missing here.
     return "torch" if subject.engine in ("torch", "flower") else "auto"
 
 
 def count_canaries(question: CanaryQuestion, setup: Setup, subject: Subject) -> int:
-    """Returns how many canaries are trained with: as many as asked, or as there is room for.
+    """Returns the number of canaries: the given one, or the default as far as there is room.
 
     Args:
-        question: The audit that is asked for.
+        question: The audit to make.
         setup: The federation with its data.
         subject: The plan or the run.
     """
@@ -204,10 +204,10 @@ def count_canaries(question: CanaryQuestion, setup: Setup, subject: Subject) -> 
 
 
 def estimate_document(estimate: CanaryEstimate, certified: Guarantee) -> dict[str, Any]:
-    """Returns what canary clients suggest, for JSON; an estimate has no lower bound.
+    """Returns an estimate as a JSON document, whose lower bounds are null.
 
     Args:
-        estimate: Estimate from one training with canary clients.
+        estimate: The estimate from one training with canary clients.
         certified: The guarantee about one client.
     """
     return {

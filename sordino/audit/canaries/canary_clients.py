@@ -7,9 +7,9 @@ and Suriyakumar 2024, "One-shot empirical privacy estimation for federated learn
 canaries that took part and of directions nobody used are fitted by two Gaussians, and epsilon is
 that of telling these apart.
 
-No lower bound with a confidence follows from these numbers, by Clopper and Pearson or otherwise:
-the canaries share one training and are not independent runs of it. `one_run_bounds` has such
-bounds, since there every canary has a separate coin.
+No lower bound with a confidence follows from these numbers, by Clopper and Pearson or otherwise,
+because the canaries share one training and are not independent runs of it. Such bounds are in
+`one_run_bounds`, where every canary has a coin of its own.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class NormalFit:
     """Describes a Gaussian that was fitted to scores.
 
     Attributes:
-        mean: Its mean.
-        deviation: Its standard deviation.
+        mean: The mean of the Gaussian.
+        deviation: The standard deviation of the Gaussian.
     """
 
     mean: float
@@ -46,23 +46,23 @@ class NormalFit:
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryEstimate:
-    """Holds what canary clients suggest about adding or removing the update of one such client.
+    """Holds an estimate for adding or removing the update of one client.
 
     Replacing it by another would move the sum twice as far.
 
     Attributes:
         mu: The distance of the two means, in standard deviations of an unused direction.
-        epsilon: At `delta`, of telling the two Gaussians apart, as published. The width of the
-            scores is fitted too, and far out in the tails its error weighs: for Gaussian noise and
-            1000 canaries it is 4 % (mu = 4) to 15 % (mu = 1/2) too large on average.
-        epsilon_of_mu: At `delta`, of Gaussian noise with this mu: steadier, since only the mean is
-            fitted.
+        epsilon: The epsilon at `delta` of telling the two Gaussians apart, as published. It depends
+            on the fitted width, whose error matters in the tails: for Gaussian noise and 1000
+            canaries it is 4 % (mu = 4) to 15 % (mu = 1/2) too large on average.
+        epsilon_of_mu: The epsilon at `delta` of Gaussian noise with this mu: steadier, since only
+            the mean is fitted.
         delta: The delta that goes with epsilon.
-        canaries: How many took part.
-        seen: The Gaussian fitted to the canaries.
+        canaries: The number of canaries that took part.
+        seen: The Gaussian fitted to the canaries' scores.
         unseen: The Gaussian of unused directions.
-        adjacency: The neighbours that the estimate is about.
-        kind: What sort of number this is.
+        adjacency: The kind of neighbours that the estimate is about.
+        kind: "estimate", since it is no bound.
     """
 
     mu: float
@@ -84,7 +84,7 @@ def find_cosines(move: ArrayLike, directions: ArrayLike) -> np.ndarray:
         directions: One direction per row.
 
     Returns:
-        The cosines; 0 if the model did not move, since that shows nothing.
+        The cosines; all 0 if the model did not move.
 
     Raises:
         UserError: Shapes that do not fit, or numbers that are not finite.
@@ -234,7 +234,7 @@ def _fit_normal(name: str, scores: ArrayLike) -> NormalFit:
     spread = float(values.std(ddof=1))
     if spread == 0:
         raise UserError(
-            f"{name}: all are {values[0]:g}; expected scores that differ, one for each direction."
+            f"{name}: all are {values[0]:g}; expected different scores, one for each direction."
         )
     return NormalFit(mean=float(values.mean()), deviation=spread)
 
@@ -254,8 +254,8 @@ def _log_delta(one: NormalFit, other: NormalFit, epsilon: float) -> float:
     discriminant = b * b - 4 * a * c
     if discriminant <= 0:
         return -math.inf
-    # The far root may be infinite, if the widths are equal; this order of operations loses no
-    # digits of the near one.
+    # If the widths are equal the far root is infinite; this order of operations keeps all digits of
+    # the near one.
     half_sum = -(b + math.copysign(math.sqrt(discriminant), b)) / 2
     far = math.copysign(math.inf, half_sum)
     if a != 0:

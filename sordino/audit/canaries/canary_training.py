@@ -53,15 +53,15 @@ Records = tuple[Tensor, Tensor]  # inputs and targets, one record per row
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryOptions:
-    """Says how one training with canaries runs.
+    """Holds the options of one training with canaries.
 
     Attributes:
-        canaries: How many canary records or clients.
-        rounds: How many rounds are trained.
-        delta: Where epsilon is measured.
+        canaries: The number of canary records or clients.
+        rounds: The number of rounds that are trained.
+        delta: The delta at which epsilon is measured.
         seed: The seed of the canaries and their coins.
-        caps: How often clients may take part.
-        engine: What trains: "native", "torch", or "auto" for the one that a plan is trained by.
+        caps: The most rounds in which each client with a personal budget may take part.
+        engine: "native", "torch", or "auto" for the engine that would train the protocol.
         on_round: Called after every round.
     """
 
@@ -76,13 +76,13 @@ class CanaryOptions:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CanarySlots:
-    """Holds the places of canary records.
+    """Holds the slots of the data in which a canary takes the place of a record, or does not.
 
     Attributes:
         clients: The client of every slot.
-        zero: The records as they were.
+        zero: The original records.
         one: The canaries.
-        coins: Which of the two each slot holds.
+        coins: For every slot, 0 if it holds the record and 1 if it holds the canary.
         setup: The federation with the records that the coins chose.
     """
 
@@ -143,25 +143,27 @@ def place_canaries(
 def refuse_unscored(setup: Setup) -> None:
     """Refuses federations that one training cannot score.
 
-    A score needs to know the sender of each upload, and records are exchanged.
+    Scores need the sender of each upload, and canaries replace records.
 
     Args:
         setup: The federation.
 
     Raises:
-        UserError: Units are added or removed, uploads are shuffled, or noise is not each client's.
+        UserError: Neighbours add or remove a unit, senders are hidden, or not every client adds the
+            same noise.
     """
     protocol = setup.protocol
     if protocol.adjacency != "replace-one":
         raise UserError(
-            'privacy.adjacency = "add-or-remove": one training exchanges records or clients. '
-            'Audit it with "replace-one".'
+            'privacy.adjacency = "add-or-remove": an audit by one training replaces records or '
+            'clients. Audit it with "replace-one".'
         )
     direct = protocol.channel.names_senders and not protocol.release.at_server
     if not direct or has_own_noise(protocol):
         raise UserError(
-            "one training is scored by who sent which upload with noise: no shuffler, and one "
-            "noise for all, at the client."
+            "an audit by one training needs the sender of every upload, and the same noise at "
+            "every client: it works without a shuffler or secure aggregation, without noise at "
+            "the server and without the Harmonizer."
         )
 
 
@@ -314,8 +316,8 @@ def estimate_with_clients(setup: Setup, view: View, options: CanaryOptions) -> C
         options: How the training runs.
 
     Raises:
-        UserError: A view in which directions are not looked for, a rule that has no such clients,
-            or too many of them.
+        UserError: The view does not show global models, the rule cannot have such clients, or their
+            number is out of range.
 
     Example:
         >>> options = CanaryOptions(canaries=20, rounds=50)
@@ -341,7 +343,7 @@ def estimate_with_clients(setup: Setup, view: View, options: CanaryOptions) -> C
         if view == View.ROUNDS:
             move = record.joined - record.before.weights
         else:
-            # Only the whole move up to the last model is seen.
+            # Only the whole move to the last model is seen.
             move = record.after.weights - start
             moves.clear()
         moves.append(move.astype(np.float64))
@@ -367,7 +369,7 @@ def find_direction_rule(setup: Setup, view: View) -> FedAvg:
     rule = setup.protocol.local
     if view not in (View.FINAL, View.ROUNDS):
         raise UserError(
-            f"view {view}: canary clients are looked for in global models. Use rounds or final."
+            f"view {view}: canary clients are searched for in global models. Use rounds or final."
         )
     if type(rule) not in (FedAvg, FedProx, Scaffold) or setup.protocol.keeps_models:
         raise UserError(
@@ -378,15 +380,15 @@ def find_direction_rule(setup: Setup, view: View) -> FedAvg:
 
 
 class CanaryClients:
-    """Is an engine whose first clients send a direction each; torch trains the others."""
+    """An engine whose first clients send one direction each; torch trains the others."""
 
     def __init__(self, setup: Setup, rule: FedAvg, directions: np.ndarray) -> None:
         """Prepares the clients.
 
         Args:
             setup: The federation.
-            rule: Says how far the clients' steps can take them.
-            directions: One of length 1 for each canary, a row each.
+            rule: The local rule, which says how far a client's steps can lead.
+            directions: A direction of length 1 for each canary, one a row.
         """
         self._setup = setup
         self._rule = rule
@@ -416,9 +418,9 @@ class CanaryClients:
                 )
 
     def _send_direction(self, client: int, task: RoundTask) -> Upload:
-        world = task.broadcast if task.broadcast.ndim == 1 else task.broadcast[0]
-        length = direction_length(self._rule, task.round_index)
-        model = torch.from_numpy(world + length * self._directions[client])
+        start = task.broadcast if task.broadcast.ndim == 1 else task.broadcast[0]
+        length = measure_reach(self._rule, task.round_index)
+        model = torch.from_numpy(start + length * self._directions[client])
         stream = self._setup.noise_key.stream(
             Purpose.UPLOAD_NOISE,
             training=self._setup.training,
@@ -429,14 +431,14 @@ class CanaryClients:
         return Upload(client=client, vector=vector, steps=UNCOUNTED)
 
 
-def direction_length(rule: FedAvg, round_index: int) -> float:
-    """Returns how far a client's steps can take it (docs/theory.md#a8).
+def measure_reach(rule: FedAvg, round_index: int) -> float:
+    """Returns how far a client's steps can lead from the global model (docs/theory.md#a8).
 
-    It is half the distance of two uploads from one start.
+    It is half the largest distance of two uploads that begin at the same model.
 
     Args:
         rule: The local rule.
-        round_index: Number of the round, from 0.
+        round_index: The number of the round, from 0.
     """
     rates = rule.schedule.rates(round=round_index, steps=rule.steps)
     return sensitivity.bound_upload(rates, rule.clip, proximal=rule.pull) / 2

@@ -2,11 +2,11 @@
 
 Each of m slots of the data holds one of two records, chosen by a fair coin (replace-one
 neighbours). After one training every slot has a score, and the auditor guesses k of the coins, with
-k fixed beforehand: the highest scores are guessed 1, the lowest 0, and for the others he abstains
+k fixed beforehand: 1 for the highest scores, 0 for the lowest, and no guess for the others
 (Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run"). Everything rests
-on one inequality for the number C of right guesses. Turning the coin of a slot makes a right guess
-there wrong and C one less, for the same output. Privacy compares the two events and, averaged over
-slots and coins, for every set T of counts and with p_c = P[C = c],
+on one inequality for the number C of right guesses. If the coin of a slot is turned and the output
+stays the same, a right guess there becomes wrong and C one less. Privacy compares the two events;
+averaged over slots and coins, with p_c = P[C = c], it says for every set T of counts
 
     sum over c in T of c p_c  <=  m F( sum over c in T of (k - c + 1) p_(c-1) / m ).        (*)
 
@@ -32,9 +32,9 @@ from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.curves.roots import bracket_root, double_until
 from sordino.protocol.errors import InvalidValue, UserError
 
-# Relative error that is taken off every bound, far above what floating point can cost here.
+# The relative safety margin of every bound, far above any rounding error here.
 _ROUNDING = 1e-9
-# Below this, probabilities are too small for a ratio of floats.
+# Below this, probabilities are too small for a quotient of floats.
 _VANISHED = 1e-290
 # With fewer guesses even a mechanism that hides nothing shows little.
 _FEWEST = 20
@@ -42,12 +42,12 @@ _FEWEST = 20
 
 @dataclass(frozen=True, kw_only=True)
 class GuessCount:
-    """Counts the guesses of an auditor.
+    """Holds the numbers of guesses of an auditor.
 
     Attributes:
-        canaries: Slots, whether guessed or not.
-        guesses: Slots that were guessed.
-        correct: Guesses that were right.
+        canaries: The number of slots, whether guessed or not.
+        guesses: The number of slots that were guessed.
+        correct: The number of right guesses.
     """
 
     canaries: int
@@ -70,21 +70,21 @@ class GuessCount:
 
 @dataclass(frozen=True, kw_only=True)
 class OneRunBound:
-    """Holds what one training shows, at least.
+    """Holds lower bounds that one training shows.
 
     Attributes:
         mu_lower: With this confidence the training is mu-GDP for no smaller mu; 0 if nothing is
             shown.
-        epsilon_lower: With this confidence it is (epsilon, delta)-private for no smaller epsilon,
-            if `assumptions` hold.
+        epsilon_lower: With this confidence the training is (epsilon, delta)-private for no smaller
+            epsilon, if `assumptions` hold.
         delta: The delta that goes with epsilon.
-        confidence: Confidence that the bound is true, over the coins and the training.
-        canaries: Slots, whether guessed or not.
-        guesses: Slots that were guessed.
-        correct: Guesses that were right.
+        confidence: The probability that the bound is true, over the coins and the training.
+        canaries: The number of slots, whether guessed or not.
+        guesses: The number of slots that were guessed.
+        correct: The number of right guesses.
         method: The theorem that was used.
-        assumptions: What `epsilon_lower` needs; empty for a bound that holds for any mechanism.
-        kind: What sort of number this is.
+        assumptions: The assumptions of `epsilon_lower`; empty if it holds for any mechanism.
+        kind: "measured lower bound".
     """
 
     mu_lower: float
@@ -100,11 +100,11 @@ class OneRunBound:
 
 
 def split_guesses(canaries: int) -> tuple[int, int]:
-    """Returns how many of the highest and of the lowest scores to guess by default.
+    """Returns how many of the highest and of the lowest scores are guessed by default.
 
     That is a tenth each, but at least 20 guesses together if there are that many slots. The rule is
-    fixed, so that it cannot depend on the outcome. A tenth is near the best for mu from 1/2 to 2
-    and 1000 canaries; guess more if nearly every guess will be right.
+    fixed, so that it cannot depend on the outcome. A tenth is nearly optimal for mu from 1/2 to 2
+    and 1000 canaries; more guesses are better if nearly all of them will be right.
 
     Args:
         canaries: The number of slots.
@@ -129,9 +129,9 @@ def count_guesses(
 
     Args:
         scores: One number for each slot. Of equal scores the later one counts as higher.
-        coins: Which alternative each slot held.
-        high: How many of the highest scores to guess.
-        low: How many of the lowest scores to guess.
+        coins: For each slot, 0 or 1.
+        high: The number of highest scores that are guessed.
+        low: The number of lowest scores that are guessed.
 
     Raises:
         UserError: Scores and coins that do not fit, or numbers of guesses out of range.
@@ -164,7 +164,7 @@ def _check_scores(scores: np.ndarray, coins: np.ndarray) -> None:
     if not np.isfinite(scores).all():
         bad = scores[~np.isfinite(scores)][0]
         raise UserError(
-            f"scores: {bad!r} is among them; expected finite numbers. Give a slot without one a 0."
+            f"scores: {bad!r} is among them; expected finite numbers. Score an unknown slot by 0."
         )
     if not np.isin(coins, (0, 1)).all():
         raise UserError("coins: expected a 0 or a 1 for each slot.")
@@ -173,8 +173,8 @@ def _check_scores(scores: np.ndarray, coins: np.ndarray) -> None:
 def bound_p_value(result: GuessCount, *, epsilon: float, delta: float) -> float:
     """Returns the largest probability of at least this many right guesses, rounded up.
 
-    It is over all (epsilon, delta)-private trainings. With W binomial in k trials of probability
-    q = e^epsilon / (1 + e^epsilon) and v right guesses it is
+    It is the largest among all (epsilon, delta)-private trainings. With W binomial in k trials of
+    probability q = e^epsilon / (1 + e^epsilon) and v right guesses it is
 
         P[W >= v]  +  m delta P[W >= v] P[W < v] / (v P[W = v]).
 
@@ -220,8 +220,7 @@ def bound_p_value(result: GuessCount, *, epsilon: float, delta: float) -> float:
     elif tail > 0.5:
         return 1.0
     else:
-        # Both are too small for floats; the terms of the tail fall faster than this geometric
-        # series.
+        # Both are too small for floats, but terms of the tail fall faster than a geometric series.
         ratio = 1 / (1 - wrong * math.exp(epsilon) / (correct + 1))
     largest = tail + result.canaries * delta * ratio * rest / correct
     return min(1.0, largest * (1 + _ROUNDING))
@@ -279,13 +278,13 @@ def refutes_tradeoff(
 ) -> bool:
     """Returns whether the guesses contradict a trade-off function.
 
-    By the recursion of Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-differential privacy in
-    one run".
+    It uses the recursion of Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-differential privacy
+    in one run".
 
     Args:
         result: The guesses.
         tradeoff: A trade-off function that holds in both directions, such as the `beta` of a curve.
-        confidence: Confidence that a contradiction is real.
+        confidence: The probability with which a contradiction is real.
 
     Example:
         >>> seen = GuessCount(canaries=1000, guesses=200, correct=190)
@@ -301,10 +300,10 @@ def refutes_tradeoff(
 def bound_mu(result: GuessCount, *, delta: float = 1e-5, confidence: float = 0.95) -> OneRunBound:
     """Returns the largest mu whose Gaussian trade-off function the guesses refute.
 
-    It is mostly more than `bound_epsilon` shows. `epsilon_lower` is read from the Gaussian curve of
-    that mu. It is a lower bound only if the trade-off function of the training is Gaussian: that
-    another one is not mu-GDP says nothing about one particular delta. `bound_epsilon` does not need
-    this assumption.
+    It is usually larger than the one of `bound_epsilon`. `epsilon_lower` is read from the Gaussian
+    curve of that mu, and is a lower bound only if the trade-off function of the training is
+    Gaussian: that another one is not mu-GDP says nothing about one particular delta.
+    `bound_epsilon` does not need this assumption.
 
     Args:
         result: The guesses.
@@ -348,11 +347,11 @@ def _probability_needed(
 ) -> float:
     """Returns the total probability of all counts if `correct` or more have probability `miss`.
 
-    Above 1 there is no such training. For a slot drawn at random, `right` and `wrong` are the
-    probabilities that it is guessed so and C >= j. They start with all of `miss` at C = correct,
-    the least demanding way; (*) for T = {j, j + 1, ...} says that `wrong` must be at least
-    f(1 - right) one count lower (f is its own inverse), which takes probability there, which adds
-    to `right` in turn.
+    No training exists for which it is above 1. For a slot drawn at random, `right` and `wrong` are
+    the probabilities that its guess is right, or wrong, and that C >= j. They start with all of
+    `miss` at C = correct, which demands least. By (*) for T = {j, j + 1, ...}, `wrong` must be at
+    least f(1 - right) one count lower (f is its own inverse); that needs probability at that count,
+    which adds to `right` in turn.
     """
     guesses = result.guesses
     share = guesses / result.canaries

@@ -1,7 +1,7 @@
 """Tests whether noise is independent: correlation along every axis, and repetition anywhere.
 
-If it is, its normal scores are independent standard normals, and every p-value here is exact or a
-union bound.
+Normal scores of independent noise are independent standard normals, for which every p-value here is
+exact or a union bound.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from sordino.audit.noise.normal_scores import (
     spread_evenly,
 )
 
-# Rounds, clients, coordinates, trainings or places of which every pair is compared.
+# The most rounds, clients, coordinates, trainings or places of which every pair is compared.
 _PAIRED = 2048
-# Values in a row that are compared with every other such stretch.
+# The length of the stretches of consecutive values that are searched for repetition.
 _STRETCH = 8
-# Fewer values in a row can be equal by chance.
+# The length of the shortest stretches: fewer values can be equal by chance.
 _SHORTEST_STRETCH = 4
-# Cells per standard deviation, in which the first values of equal stretches agree.
+# The cells per standard deviation by which equal stretches are found.
 _CELLS = 64
 # An odd multiplier whose products fill all 64 bits (2^64 over the golden ratio).
 _HASH_MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def run_independence_tests(sample: Sample) -> Iterator[ResidualTest]:
-    """Yields the answers of all tests of this module.
+    """Yields the results of all tests of this module.
 
     Args:
         sample: Normal scores of residuals.
@@ -82,7 +82,7 @@ def correlation_p(cosine: float, count: int) -> float:
 
 
 def _compare_pairs(sample: Sample, axes: tuple[int, ...]) -> ResidualTest:
-    """Compares every pair along an axis, over all that the two have in common."""
+    """Returns the test of the correlation of every pair along an axis, or along two axes."""
     several = "places (round, client)"
     if len(axes) == 1:
         several = f"{AXES[axes[0]]}s"
@@ -95,7 +95,7 @@ def _compare_pairs(sample: Sample, axes: tuple[int, ...]) -> ResidualTest:
     scores = _arrange_rows(sample.scores, axes)[chosen]
     present = _arrange_rows(sample.present, axes)[chosen]
     cosines, counts = _compute_cosines(scores, present)
-    # It grows as the p-value falls, and costs less.
+    # It grows as the p-value falls, and is cheaper to compute.
     with np.errstate(divide="ignore", invalid="ignore"):
         surprise = -(counts - 1) * np.log1p(-np.minimum(cosines**2, 1.0))
     compared = np.triu(counts, 1) >= 2
@@ -124,9 +124,9 @@ def _arrange_rows(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 
 def _compute_cosines(rows: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the cosine of every two rows over their common entries, and the number of these.
+    """Returns the cosine of every two rows over their common entries, and how many those are.
 
-    A row of zeros has cosine 0 with every other.
+    The cosine of a row of zeros with any other is 0.
     """
     used = present.any(axis=0)
     if not used.all():
@@ -145,9 +145,9 @@ def _compute_cosines(rows: np.ndarray, present: np.ndarray) -> tuple[np.ndarray,
 
 
 def _compare_neighbours(sample: Sample, axis: int) -> ResidualTest:
-    """Pools disjoint neighbours (0, 1), (2, 3), ... and then (1, 2), (3, 4), ...
+    """Returns the test of pooled neighbours: (0, 1), (2, 3), ... and then (1, 2), (3, 4), ...
 
-    Each of the two is exact, since no entry occurs twice in it.
+    Each of the two pools is exact, since no entry occurs twice in it.
     """
     word = AXES[axis]
     name = f"neighbouring {word}s"
@@ -180,9 +180,9 @@ def _compare_neighbours(sample: Sample, axis: int) -> ResidualTest:
 
 
 def _find_shared_part(sample: Sample, axis: int) -> ResidualTest:
-    """Compares the variance of sums over n entries along an axis with n.
+    """Returns the test of whether sums over n entries along an axis have variance n.
 
-    A shared part makes it larger, noise that cancels smaller.
+    A shared part makes the variance larger; noise that cancels makes it smaller.
     """
     word = AXES[axis]
     name = f"shared by {word}s"
@@ -206,12 +206,12 @@ def _find_shared_part(sample: Sample, axis: int) -> ResidualTest:
 
 
 def _find_repetition(sample: Sample, length: int) -> ResidualTest:
-    """Finds the two stretches of values that are nearest to each other.
+    """Returns the test of the two stretches of values that are nearest to each other.
 
-    Values are in the order training, client, round, coordinate. A value of the later stretch is
-    within D of its partner with probability at most erf(D / sqrt 2) given all values before it,
-    also if the two stretches overlap, so p <= pairs * erf(D / sqrt 2)^length. No tolerance is
-    chosen; the rounding is added to D.
+    Values are in the order training, client, round, coordinate. Given all values before it, a value
+    of the later stretch is within D of its partner with probability at most erf(D / sqrt 2), even
+    if the two stretches overlap, so p <= pairs * erf(D / sqrt 2)^length. D is the distance that was
+    found, plus the rounding.
     """
     name = f"repetition of {length} values"
     tested = f"noise that occurs again: any {length} values in a row, anywhere"
@@ -253,8 +253,8 @@ def _find_repetition(sample: Sample, length: int) -> ResidualTest:
 def _find_candidates(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns pairs of stretches whose first four values lie in the same cells.
 
-    These are the stretches that repeat, but for a few that a cell's border separates. Any choice of
-    candidates is allowed, since the p-value pays for all pairs.
+    These are the stretches that repeat, except for a few that a cell's border separates. Any choice
+    of candidates is valid, since the p-value accounts for all pairs.
     """
     cells = np.floor(values * _CELLS).astype(np.int64).view(np.uint64)
     keys = np.zeros(count, dtype=np.uint64)

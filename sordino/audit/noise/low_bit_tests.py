@@ -1,4 +1,4 @@
-"""Tests the lowest bits of discrete noise, which tests of its size do not see.
+"""Tests the lowest bits of discrete noise, to which tests of its size are blind.
 
 Residues of a discrete Gaussian modulo a number far below its parameter are equally likely, up to
 less than 1e-500 (docs/theory.md#a12, Lemma 1). So a bit that is stuck, or that leans to one side,
@@ -18,7 +18,7 @@ NAME = "lowest bits"
 TESTED = "whether residues modulo 2, 4, 8, ... of the noise are equally likely"
 # A modulus is tested if the parameter of the noise is at least this many times as large.
 LEAST_RATIO = 8
-# Beyond these bits a test of the values' size sees as much.
+# The most bits that are tested: higher ones show in tests of the values' size.
 MOST_BITS = 12
 
 
@@ -30,7 +30,7 @@ def examine_low_bits(steps: np.ndarray, parameter: float) -> ResidualTest:
 
     Args:
         steps: The noise in grid steps, as integers.
-        parameter: Parameter of its law.
+        parameter: The parameter of the noise's law.
 
     Example:
         >>> noise = np.rint(np.random.default_rng(0).normal(size=10_000) * 64).astype(int)
@@ -39,7 +39,7 @@ def examine_low_bits(steps: np.ndarray, parameter: float) -> ResidualTest:
     """
     values = steps.ravel()
     bits = min(MOST_BITS, math.floor(math.log2(parameter / LEAST_RATIO)))
-    # Few values in a class would say little, and there would be many comparisons.
+    # Classes with few values would show little and add many comparisons.
     bits = min(bits, max(1, math.floor(math.log2(max(2, len(values) / 32)))))
     best = math.inf
     found = ""

@@ -1,4 +1,4 @@
-"""Holds residuals as normal scores, each with its place, and the answers of noise tests."""
+"""Residuals as normal scores, each with its place, and the results of noise tests."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from sordino.mechanisms.noise_law import Law
 
 AXES = ("training", "round", "client", "coordinate")
 TRAINING, ROUND, CLIENT, COORDINATE = range(4)
-# How far the rounding of uploads may move a score.
+# The largest distance by which the rounding of uploads may move a score.
 ROUNDING = 1e-4
-# Values that are tested at most.
+# The most values that are tested.
 _MOST = 4_000_000
-# A subset consists of runs of this many neighbours, evenly spread.
+# A subset consists of evenly spread runs of this many neighbours.
 _RUN = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualTest:
-    """Holds the answer of one test of the noise.
+    """Holds the result of one test of the noise.
 
     Attributes:
         name: The name of the test.
         tested: The tested property, in words.
         p: The p-value, corrected for the comparisons within the test; None if the shape of the data
             leaves nothing to test.
-        place: Where the noise fits the claim least.
-        found: What was found there.
+        place: The place where the noise fits the claim least.
+        found: What was found at that place.
 
     Example:
         >>> test = ResidualTest.untested("mean by round", "mean of each round", "a single round")
@@ -47,11 +47,11 @@ class ResidualTest:
 
     @classmethod
     def untested(cls, name: str, tested: str, why: str) -> ResidualTest:
-        """Returns the answer of a test that has nothing to test.
+        """Returns the result of a test that has nothing to test.
 
         Args:
             name: The name of the test.
-            tested: What would be tested.
+            tested: The property that would be tested, in words.
             why: The reason.
         """
         return cls(
@@ -69,8 +69,8 @@ class Sample:
 
     Attributes:
         scores: The scores, with the axes of `AXES`; 0 where there is no upload.
-        taken: Which uploads there are, with the first three axes.
-        numbers: Along each axis, the positions in the array that the scores come from.
+        taken: Which uploads exist, with the first three axes.
+        numbers: For each axis, the positions of the scores in the array of residuals.
 
     Example:
         >>> from sordino.mechanisms.noise_law import STANDARD_NORMAL
@@ -91,9 +91,9 @@ class Sample:
         Coordinates are left out first, then trainings, rounds and clients.
 
         Args:
-            residuals: Upload minus known mean, with the axes of `AXES`.
-            taken: Which uploads there are.
-            law: What the noise is claimed to be.
+            residuals: The uploads less their known means, with the axes of `AXES`.
+            taken: Which uploads exist.
+            law: The law that the noise is claimed to have.
         """
         keep = list(residuals.shape)
         for axis, least in ((COORDINATE, _RUN), (TRAINING, 1), (ROUND, 1), (CLIENT, 1)):
@@ -121,7 +121,7 @@ class Sample:
 
     @property
     def present(self) -> np.ndarray:
-        """Which scores there are, with the axes of the scores."""
+        """Which scores exist, with the axes of the scores."""
         return np.broadcast_to(self.taken[..., None], self.scores.shape)
 
     def place(self, axes: tuple[int, ...], flat: int) -> str:
@@ -139,11 +139,11 @@ class Sample:
 
 
 def spread_evenly(count: int, most: int) -> np.ndarray:
-    """Returns some of the first whole numbers, in evenly spread runs of neighbours.
+    """Returns some of the whole numbers from 0 on, in evenly spread runs of neighbours.
 
     Args:
-        count: How many numbers there are.
-        most: How many are returned at most.
+        count: The number after the last.
+        most: The most numbers that are returned.
 
     Example:
         >>> spread_evenly(1000, 64)[[0, 31, 32, 63]].tolist()
@@ -161,7 +161,7 @@ def chi_square_p(total: np.ndarray, degrees: np.ndarray) -> np.ndarray:
 
     Args:
         total: The sums.
-        degrees: How many squares each sum has.
+        degrees: The number of squares in each sum.
 
     Example:
         >>> round(float(chi_square_p(np.array(140.0), np.array(100))), 4)

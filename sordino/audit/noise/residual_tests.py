@@ -1,10 +1,10 @@
-"""Tests whether the remainder of uploads without their known means is the promised noise.
+"""Tests whether residuals, uploads less their known means, are the promised noise.
 
 These tests complement the game: noise that is reused or badly seeded passes every likelihood ratio
 of single uploads, and is detected here. Every residual x becomes a normal score z = Phi^-1(F(x)),
 with F the distribution that the noise is claimed to have. If the claim holds, scores are
-independent standard normals whatever the distribution, and all tests are tests of that: exact, or
-bounds that err towards silence.
+independent standard normals whatever F is, and all tests are tests of that. Their p-values are
+exact, or upper bounds.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from sordino.audit.noise.normal_scores import (
 from sordino.mechanisms.noise_law import STANDARD_NORMAL, Law
 from sordino.protocol.errors import UserError
 
-# Probability that a whole report fails on noise that is as claimed.
+# The probability with which some test of a report fails although the noise is as claimed.
 FALSE_ALARM = 1e-6
-# With fewer values nothing can be said at that level.
+# The fewest values that are tested: fewer show nothing at that level.
 FEWEST = 100
-# Intervals in which values are counted, at most.
+# The most intervals in which values are counted.
 _FINEST = 1024
-# Probability that rounding moves a score across a border, at most.
+# The largest probability that rounding moves a score across a border.
 _SLACK = ROUNDING / math.sqrt(2 * math.pi)
-# Normal scores of norms are cut here, so that they stay finite.
+# The largest normal score of a norm, so that all are finite.
 _FARTHEST = 100.0
 _UPLOAD = (TRAINING, ROUND, CLIENT)
 
@@ -60,9 +60,9 @@ class ResidualReport:
     Noise that is as claimed makes `failed` non-empty with probability at most 1e-6.
 
     Attributes:
-        law: What the noise is claimed to be, in words.
-        values: How many values were tested.
-        tests: The answers.
+        law: The law that the noise is claimed to have, in words.
+        values: The number of values that were tested.
+        tests: The results of all tests.
 
     Example:
         >>> print(examine_residuals(np.random.default_rng(0).normal(size=(20, 5, 2, 3))))
@@ -125,13 +125,13 @@ def examine_residuals(
     coordinates and so on, spread in the same way.
 
     Args:
-        residuals: Upload minus known mean; axes (trainings, rounds, clients, coordinates).
-        law: What the noise is claimed to be (`mechanism_of(noise).law`).
-        taken: Which uploads exist, axes (trainings, rounds, clients); residuals elsewhere are
-            ignored. None: all.
+        residuals: The uploads less their known means: (trainings, rounds, clients, coordinates).
+        law: The law that the noise is claimed to have (`mechanism_of(noise).law`).
+        taken: Which uploads exist: (trainings, rounds, clients). Residuals elsewhere are ignored.
+            None if all exist.
 
     Returns:
-        The answers of all tests.
+        The results of all tests.
 
     Raises:
         UserError: `residuals` or `taken` of another shape or type, or fewer than 100 values.
@@ -164,7 +164,7 @@ def examine_residuals(
 
 
 def _check_residuals(residuals: np.ndarray, taken: np.ndarray | None) -> np.ndarray:
-    """Returns which uploads there are, if the arrays fit."""
+    """Returns which uploads exist, if the arrays have the right shapes and types."""
     if residuals.ndim != 4 or residuals.dtype.kind not in "fiu":
         raise UserError(
             f"residuals: an array of {residuals.dtype} of shape {residuals.shape}; expected real "
@@ -234,7 +234,7 @@ def _test_grouped(
     axes: tuple[int, ...],
     word: str,
 ) -> ResidualTest:
-    """Returns the answer of a test of a moment, for all groups along some axes."""
+    """Returns the result of a test of a moment, for all groups along some axes."""
     name = kind
     tested = f"{kind} of the noise of all uploads"
     if word:
@@ -349,8 +349,8 @@ def _score_norms(sample: Sample) -> np.ndarray:
 def _test_shares(scores: np.ndarray) -> _Answer:
     """Compares counts in 2, 4, 8, ... intervals with the binomial.
 
-    Each comparison is exact but for what rounding may move. Pearson's sum is not exact this far in
-    the tail.
+    Each comparison is exact, with an allowance for rounding. Pearson's chi-square is not exact this
+    far in the tail.
     """
     count = len(scores)
     level = math.floor(math.log2(min(_FINEST, max(2, count // 32))))
@@ -391,10 +391,10 @@ def _test_distance(scores: np.ndarray) -> _Answer:
 
 
 def _test_crowding(scores: np.ndarray) -> _Answer:
-    """Finds the most scores within `ROUNDING` above one of them.
+    """Returns the test of the most scores within `ROUNDING` above one of them.
 
-    Each of the others is there with at most the probability at the mode. Scores that are so near
-    were within twice that before rounding.
+    Each of the others lies there with at most the probability at the mode. Scores this near were
+    within twice that distance before rounding.
     """
     count = len(scores)
     chance = math.erf(ROUNDING / math.sqrt(2))

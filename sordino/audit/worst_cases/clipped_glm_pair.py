@@ -1,4 +1,4 @@
-"""Makes the worst case of clipped linear models: a record with a unique feature."""
+"""The worst case of clipped linear models: a record with a feature that no other record has."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from sordino.protocol import ClippedGlm
 # The feature before it is scaled into the ball, in units of the ball's radius: so large that the
 # bias coordinate becomes negligible.
 FAR = 1e4
-# Classes of a worst case with many of them; the price is the same for every number.
+# The number of classes of losses with more than two; the price does not depend on it.
 MANY = 10
 
 
 @WORST_PAIRS.register(ClippedGlm)
 def make_clipped_glm_pair(request: PairRequest) -> Pair:
-    """Returns two data sets that differ in a canary, on a feature that no other record has.
+    """Returns two data sets that differ in a record on a feature that no other record has.
 
-    With two classes its label is turned: its gradient has norm V as long as its prediction stays
-    unsure and V is at most half the feature norm, so the two data sets pull with V and -V. With a
-    larger clip the labels differ by less than is priced. With many classes the feature is turned,
-    and with it all coefficients. One-against-rest then pulls with V and -V; softmax with
-    sqrt(1 - 1/C) X of the sqrt(2) X that are priced, since its predictions begin unsure.
+    With two classes its label is flipped. Its gradient has norm V as long as its prediction stays
+    unsure and V is at most half the feature norm, so it pulls by V and -V; under a larger clip the
+    two gradients differ by less than is priced. With many classes the feature changes its sign, and
+    all coefficients with it. One-against-rest then pulls by V and -V; softmax by sqrt(1 - 1/C) X of
+    the sqrt(2) X that are priced, since its predictions begin unsure.
 
     Args:
         request: The protocol and the adversary.
     """
-    # The registry asks this function only about its own rule.
+    # The registry calls this function for no other rule.
     rule = cast(ClippedGlm, request.protocol.local)
     attacked = request.attacked
     parts = assign_records(request.sizes)

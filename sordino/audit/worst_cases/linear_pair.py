@@ -1,8 +1,8 @@
-"""Makes the worst case of clipped steps: linear losses, turned around in one client.
+"""The worst case of clipped steps: linear losses, whose slope is turned around in one client.
 
 Linear losses attain the bound for uploads and for every round's model (docs/theory.md#a2 and
-docs/theory.md#a3). For the last model alone, losses of the other clients that drive models apart
-keep early rounds visible (docs/theory.md#a7); how strongly they should is found by trying.
+docs/theory.md#a3). For the last model alone, early rounds stay visible if losses of the other
+clients drive models apart (docs/theory.md#a7); several strengths are tried.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sordino.protocol import (
 )
 from sordino.protocol.registry import Registry
 
-# Most parameters of a worst case under noise whose price depends on their number.
+# The parameters of a worst case under noise whose price depends on their number.
 MOST_PARAMETERS = 32
 # Curvatures that are tried, as the expansion of the first round: the sum of its rates times the
 # curvature.
@@ -85,7 +85,7 @@ def make_clipped_steps_pair(request: PairRequest) -> Pair:
     protocol = request.protocol
     note = ""
     if not protocol.aggregation.known_law:
-        # Its bound is that of single uploads, which are released before they are joined.
+        # Its bound is the one for single uploads, which do not depend on how they are joined.
         name = protocol.aggregation.tag.replace("-", " ")
         note = f"; a mean in place of {name}, which starts from the uploads"
         protocol = replace(protocol, aggregation=Mean())
@@ -107,8 +107,8 @@ def make_clipped_steps_pair(request: PairRequest) -> Pair:
 def make_linear_pair(request: PairRequest, shape: LinearShape) -> Pair:
     """Returns linear losses whose slope is turned around in the attacked client.
 
-    The record acts on all parameters equally: a clip that looks at one at a time must not pass for
-    a clip of the norm, and noise drawn for each coordinate reveals most along the diagonal.
+    The record acts on all parameters equally, so that a clip of each coordinate is not mistaken for
+    a clip of the norm; and noise drawn for each coordinate reveals most along the diagonal.
 
     Args:
         request: The protocol and the adversary.
@@ -132,7 +132,8 @@ def make_linear_pair(request: PairRequest, shape: LinearShape) -> Pair:
         others = np.ones(len(records), dtype=bool)
         others[own] = False
         records[others, :width] = slope
-    # One record among the batch has all of the gradient; a whole client of such records shares it.
+    # Among the records of a batch a single one makes the whole gradient; if the whole client
+    # differs, its records share it.
     records[differing, :width] = slope * (1 if request.unit == "client" else batch)
     if shape.secret:
         records[own, :width] = slope
@@ -192,7 +193,7 @@ def describe_linear_pair(
 
 
 def count_parameters(protocol: Protocol, noise: Noise) -> int:
-    """Returns how many parameters a worst case needs, at most as many as the model has.
+    """Returns the number of parameters of a worst case, at most that of the model.
 
     Args:
         protocol: The protocol that is audited.
@@ -206,7 +207,7 @@ def count_parameters(protocol: Protocol, noise: Noise) -> int:
 
 @PARAMETERS.register(Gaussian)
 def _count_for_gaussian(clip_norm: str) -> int:
-    # The price depends on the length of a shift alone.
+    # The price depends on nothing but the length of a shift.
     return 1 if clip_norm == "l1" else 2
 
 
@@ -218,8 +219,8 @@ def _count_for_laplace(clip_norm: str) -> int:
 
 @PARAMETERS.register_others
 def _count_for_any_noise(clip_norm: str) -> int:
-    # A staircase reveals most if a shift is spread evenly, under either clip. A game is valid with
-    # any number of parameters, so other noise gets as many.
+    # A staircase reveals most if a shift is spread evenly, under either clip. Other noise gets the
+    # same number, since a game is valid with any.
     return MOST_PARAMETERS
 
 

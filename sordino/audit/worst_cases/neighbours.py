@@ -1,6 +1,6 @@
-"""Describes two neighbouring federations, and chooses the client in which they differ.
+"""Two neighbouring federations, and the choice of the client in which they differ.
 
-What a local rule's worst case is, is registered in `WORST_PAIRS` for exactly that rule.
+The worst case of a local rule is registered in `WORST_PAIRS` for exactly that rule.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sordino.protocol.registry import Registry
 from sordino.protocol.rule_kinds import LocalRule
 from sordino.randomness import Key
 
-# How much longer than the clip a differing record's gradient is, so that the clip is exercised.
+# The gradient of a differing record in units of the clip: so long that it is surely clipped.
 STEEPNESS = 10.0
-# Clients of a Harmonizer count as equally exposed if their epsilons agree within this share.
+# Clients of a Harmonizer count as equally exposed if their epsilons are within this factor.
 NEARLY_EQUAL = 0.95
 
 
@@ -39,9 +39,9 @@ class Pair:
         one: The federation with its neighbour.
         attacked: The client whose unit differs.
         description: Both data sets, in words.
-        caps: How often clients may take part.
-        turned: If the adversary does not know the minibatches, the federation in which every
-            minibatch of the client acts as one that holds the neighbour's record.
+        caps: The most rounds in which each client with a personal budget may take part.
+        turned: The federation in which every minibatch of the client acts like one that holds the
+            neighbour's record; None if the adversary knows the minibatches.
     """
 
     zero: Setup
@@ -69,13 +69,13 @@ class PairRequest:
     Attributes:
         protocol: The protocol that is audited.
         view: The adversary.
-        unit: What differs, "record" or "client".
-        sizes: Records of every client.
-        stated_sizes: The same if they are known; None if `sizes` are assumed.
-        caps: How often clients may take part.
+        unit: The unit that differs, "record" or "client".
+        sizes: The number of records of every client.
+        stated_sizes: The same; None if they are not known, and `sizes` are assumed.
+        caps: The most rounds in which each client with a personal budget may take part.
         key: The key of all draws.
-        rounds: How many rounds are trained.
-        attacked: The client with most to lose.
+        rounds: The number of rounds that are trained.
+        attacked: The client that is exposed most.
     """
 
     protocol: Protocol
@@ -97,16 +97,16 @@ WORST_PAIRS: Registry[Callable[[PairRequest], Pair]] = Registry(
 def find_most_exposed(
     protocol: Protocol, sizes: Sequence[int], caps: Mapping[int, int], unit: str
 ) -> int:
-    """Returns the client that may take part most often and has the largest share in the mean.
+    """Returns the client that may take part most often and has the largest weight in the mean.
 
-    Among equals it is the largest. If minibatches hide a record it is the smallest, which has the
-    fewest records to hide one among. If clients have budgets with noise found for them, it is the
-    one that is promised the least.
+    Among equals it is the one with the most records; or, if minibatches hide a record, the one with
+    the fewest, among which a record is drawn most often. If clients have budgets from which their
+    noise follows, it is the client with the weakest guarantee.
 
     Args:
         protocol: The protocol that is audited.
-        sizes: Records of every client.
-        caps: How often clients may take part.
+        sizes: The number of records of every client.
+        caps: The most rounds in which each client with a personal budget may take part.
         unit: "record" or "client".
 
     Example:
@@ -123,14 +123,14 @@ def find_most_exposed(
     if has_own_noise(protocol):
         return find_least_protected(protocol, sizes, unit)
     shares = np.ones(len(sizes))
-    # Noise in the steps has one bound for all views: what becomes of an upload does not matter.
+    # Noise in the steps has one bound for all views, whatever weight the upload gets later.
     if not protocol.release.in_steps:
         shares = upload_weights(protocol.aggregation, np.asarray(sizes))
     batch = protocol.local.batch
     hidden = unit == "record" and batch is not None and batch < max(sizes)
 
     def rank_exposure(client: int) -> tuple[int, float, int, int]:
-        """Returns what clients are sorted by: the most exposed one has the largest.
+        """Returns the key by which clients are sorted; the most exposed one has the largest.
 
         Args:
             client: The number of a client.
@@ -145,11 +145,12 @@ def find_most_exposed(
 def find_least_protected(protocol: Protocol, sizes: Sequence[int], unit: str) -> int:
     """Returns the client of a Harmonizer whose guarantee is the weakest.
 
-    Among nearly equal ones it is a client with Gaussian noise, which needs few parameters to show.
+    Among nearly equal ones, clients with Gaussian noise come first, whose worst case needs few
+    parameters.
 
     Args:
         protocol: The protocol that is audited.
-        sizes: Records of every client.
+        sizes: The number of records of every client.
         unit: "record" or "client".
     """
     guarantees = own_guarantees(pose_question(protocol, View.SERVER, unit, None, sizes))
@@ -157,7 +158,7 @@ def find_least_protected(protocol: Protocol, sizes: Sequence[int], unit: str) ->
     weakest = max(epsilons.values())
 
     def rank_exposure(client: int) -> tuple[bool, float]:
-        """Returns what clients are sorted by: the most exposed one has the largest.
+        """Returns the key by which clients are sorted; the most exposed one has the largest.
 
         Args:
             client: The number of a client.
@@ -173,8 +174,8 @@ def find_client_noise(protocol: Protocol, client: int, records: int) -> Noise:
 
     Args:
         protocol: The protocol that is audited.
-        client: Number of the client, from 0.
-        records: How many records it has.
+        client: The number of the client, from 0.
+        records: The number of its records.
     """
     for budget in protocol.client:
         if budget.id == client:
@@ -183,15 +184,15 @@ def find_client_noise(protocol: Protocol, client: int, records: int) -> Noise:
 
 
 def find_client_sizes(protocol: Protocol, sizes: Sequence[int] | None) -> tuple[int, ...]:
-    """Returns the records of every client.
+    """Returns the number of records of every client.
 
     Args:
         protocol: The protocol that is audited.
-        sizes: The sizes of a run or of real data, if they are known.
+        sizes: The sizes of a run or of real data; None if unknown.
 
     Returns:
-        Those sizes, or the ones that the protocol states, or one batch each, so that the record is
-        in every step.
+        The given sizes, else those that the protocol states, else one batch each, so that every
+        record is in every step.
     """
     if sizes is not None:
         return tuple(sizes)
@@ -203,7 +204,7 @@ def find_client_sizes(protocol: Protocol, sizes: Sequence[int] | None) -> tuple[
 def removes_unit(protocol: Protocol, unit: str) -> bool:
     """Returns whether the unit is absent from one of the data sets, instead of replaced.
 
-    With noise on uploads, adding or removing is priced for whole clients, and a record is replaced.
+    With noise on uploads only whole clients are added or removed; a record is always replaced.
 
     Args:
         protocol: The protocol that is audited.
@@ -218,7 +219,7 @@ def removes_unit(protocol: Protocol, unit: str) -> bool:
 def remove_noise(setup: Setup) -> Setup:
     """Returns the same federation without noise on its uploads.
 
-    Noisy steps keep their noise: an adversary that repeats them puts its own values in its place.
+    Noisy steps keep their noise, since whoever repeats them replaces the noisy sums.
 
     Args:
         setup: The federation.

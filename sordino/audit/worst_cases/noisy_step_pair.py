@@ -1,13 +1,14 @@
-"""Makes the worst case of noisy steps: a record that a step's minibatch may hold, unseen.
+"""The worst case of noisy steps: a record that a step's minibatch may hold, unseen.
 
-A step's noisy sum lies along one line. The record is hidden by the noise, and by nobody knowing
-whether the minibatch holds it. So the sum has one of two laws, each a mixture of normal laws over
-the number of differing records in the minibatch.
+All sums of a step lie along one line. The record is hidden by the noise and by the draw of the
+minibatch, which nobody sees. So the noisy sum has one of two laws, each a mixture of the noise's
+law over the number of differing records in the minibatch.
 
 If minibatches have a fixed size, all other records of the client pull as the record does in the
-first data set. Then the sum is certain there, and in the neighbour it moves by 2C with probability
-B/n: that is C_q(G_mu) of one step, in one direction. If minibatches are drawn by Poisson, the
-others pull nowhere: a record added to a sum of noise, or absent from it, is the sampled Gaussian.
+first data set. Then the sum without noise is certain there, and in the neighbour it moves by 2C
+with probability B/n: that is C_q(G_mu) of one step, in one direction. If minibatches are drawn by
+Poisson sampling, the others pull nowhere: a record added to a sum of noise, or absent from it, is
+the sampled Gaussian.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from sordino.privacy.own_noise import forget_clients
 from sordino.protocol import DpSgd, Noise, NoisySgd, Poisson, Protocol
 from sordino.protocol.release import noisy_steps_of
 
-# Clients that are trained. Nothing the adversary looks at depends on further ones.
+# The number of clients that are trained: nothing that the adversary uses depends on more of them.
 COMPANY = 3
 NORMS = {"l1": 1, "l2": 2}
-# Probability below which a number of records in a minibatch is left out of the ratio.
+# Numbers of records in a minibatch with a smaller probability are left out of the ratio.
 NEGLIGIBLE = 1e-14
 
 
@@ -50,7 +51,7 @@ class StepSumLaw:
 
     Attributes:
         places: The values that the sum may have.
-        masses: The probability of each.
+        masses: The probability of each value.
     """
 
     places: np.ndarray
@@ -62,7 +63,7 @@ class StepSumLaw:
         Args:
             vectors: Noisy sums, one a row.
             direction: The line on which the sums without noise lie.
-            noise: Noise on every coordinate.
+            noise: The noise on every coordinate.
 
         Example:
             >>> from sordino.protocol import Laplace
@@ -77,11 +78,11 @@ class StepSumLaw:
         return np.asarray(special.logsumexp(np.stack(logs), b=self.masses[:, None], axis=0))
 
     def log_density_on_line(self, values: np.ndarray, deviation: float | np.ndarray) -> np.ndarray:
-        """Returns the same along the line under normal noise, up to a constant.
+        """Returns the logarithm of the density under normal noise along the line, up to a constant.
 
         Args:
             values: Noisy sums along the line.
-            deviation: Standard deviation of the noise.
+            deviation: The standard deviation of the noise.
 
         Example:
             >>> law = StepSumLaw(places=np.array([0.0, 1.0]), masses=np.array([0.5, 0.5]))
@@ -99,7 +100,7 @@ class StepPair(Pair):
     Attributes:
         direction: The line of all gradients.
         laws: The law of a step's sum on either data set.
-        joined: Whether the adversary sees the sum over all clients, and not one client's steps.
+        joined: Whether the adversary sees the sum over all clients, instead of one client's steps.
     """
 
     direction: np.ndarray
@@ -109,12 +110,12 @@ class StepPair(Pair):
 
 @dataclass(frozen=True, kw_only=True)
 class Pulls:
-    """Says in which direction records pull, in units of the clip.
+    """Says how far records pull along the line, in units of the clip.
 
     Attributes:
-        before: The differing records on the data set.
-        after: The differing records on its neighbour.
-        others: The client's other records.
+        before: The pull of the differing records on the data set.
+        after: The pull of the differing records on its neighbour.
+        others: The pull of the client's other records.
     """
 
     before: float
@@ -128,7 +129,7 @@ class SumDraw:
 
     Attributes:
         clip: The largest norm of an example's gradient.
-        batch: How many records are drawn, exactly or on average.
+        batch: The number of records that are drawn, exactly or on average.
         varying: Whether each record is drawn by a separate coin.
         rate: The probability that a record is drawn.
     """
@@ -208,7 +209,7 @@ def make_sum_pair(request: PairRequest, draw: SumDraw) -> StepPair:
     noise = find_client_noise(protocol, request.attacked, sizes[0])
     company = reduce_company(protocol, len(clients))
     if protocol.client:
-        # The attacked client's noise may be its own; that of the others is not looked at then.
+        # The attacked client may have its own noise; the noise of the others is then not used.
         company = replace(company, noise=noise)
     width = count_parameters(protocol, noise)
     direction = np.ones(width)
@@ -221,7 +222,8 @@ def make_sum_pair(request: PairRequest, draw: SumDraw) -> StepPair:
     for pull in (pulls.before, pulls.after):
         records = np.zeros((sum(sizes), width + 1), dtype=np.float32)
         records[parts[0], :width] = pulls.others * steep
-        # Steeper than all others together: a clip of the batch must not pass for one of examples.
+        # Steeper than all others together, so that a clip of the whole batch is not mistaken for a
+        # clip of each example.
         records[differing, :width] = pull * 2 * draw.batch * steep
         targets = np.zeros(len(records), dtype=np.float32)
         module = SyntheticLosses(width)
@@ -271,10 +273,10 @@ def find_sum_law(
 
     Args:
         draw: How the records of a sum are drawn and clipped.
-        records: Records of the attacked client.
+        records: The number of records of the attacked client.
         differing: How many of them differ between the data sets.
-        pull: Where the differing records pull.
-        others: Where the client's other records pull.
+        pull: The pull of the differing records.
+        others: The pull of the client's other records.
     """
     if draw.varying:
         numbers = np.arange(min(differing, records) + 1)
@@ -291,20 +293,20 @@ def find_sum_law(
 def reduce_company(protocol: Protocol, clients: int) -> Protocol:
     """Returns the protocol with fewer clients, each of which takes part as often as before.
 
-    Budgets of clients are given as caps instead.
+    Budgets of clients are left out, since the pair has caps instead.
 
     Args:
         protocol: The protocol that is audited.
-        clients: How many clients to keep.
+        clients: The number of clients that are kept.
     """
     participation = protocol.participation
     if participation.draws and not participation.varies and clients < protocol.clients:
         participation = Poisson(rate=participation.find_chance(clients=protocol.clients))
-    # The view of a budget may count more clients than are left.
+    # The view of the budget may name more clients than are left.
     privacy = replace(protocol.privacy, budget=None)
     data = protocol.data
     if data is not None and data.sizes is not None:
-        # The list has an entry for every client.
+        # The list would need an entry for every client.
         data = replace(data, sizes=None)
     noise = protocol.noise
     lot = protocol.release.lot
@@ -327,7 +329,7 @@ def describe_step_pair(protocol: Protocol, unit: str, records: int, company: Pro
     Args:
         protocol: The protocol that is audited.
         unit: "record" or "client".
-        records: Records of the attacked client.
+        records: The number of records of the attacked client.
         company: The protocol that is trained.
     """
     batch = protocol.local.batch or 1

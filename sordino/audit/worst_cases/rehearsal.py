@@ -1,7 +1,7 @@
-"""Rehearsals: a few cheap trainings that choose among worst cases, and measure nothing.
+"""Rehearsals: cheap trainings that choose among candidates for a worst case.
 
-A rehearsal has two clients, the attacked one and one for all others, and the noise of a mean is
-drawn in one piece. Reported numbers come from trainings in which every client draws its noise.
+A rehearsal has two clients, the attacked one and one for all others, and the noise of a mean is one
+draw. Reported numbers come from other trainings, in which every client draws its noise.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from sordino.federation.upload import Upload
 from sordino.mechanisms import mechanism_of
 from sordino.protocol import Direct, Everyone, Gaussian, Mean
 
-# Trainings of each rehearsal.
+# The number of trainings of a rehearsal on each data set.
 REHEARSALS = 2000
 
 
 def shrink_request(request: PairRequest) -> PairRequest:
-    """Returns the request for a silent federation of two clients with the same shares in the mean.
+    """Returns the request for a federation of two clients without noise.
 
-    The second client has the share of all others. Everyone takes part.
+    The attacked client keeps its weight in the mean, the second client has the weight of all
+    others, and both take part in every round.
 
     Args:
         request: The protocol and the adversary.
@@ -72,17 +73,17 @@ def find_mean_deviation(request: PairRequest) -> float:
 
 
 class RehearsalEngine:
-    """Trains a table of silent trainings, and adds all noise to their mean in one piece.
+    """Trains a table of trainings without noise, and adds the noise of a mean in one draw.
 
-    It holds a generator.
+    It holds a random generator.
     """
 
     def __init__(self, setup: Setup, trainings: range, spread: float) -> None:
-        """Prepares the rows.
+        """Makes the rows.
 
         Args:
-            setup: A federation of silent clients.
-            trainings: The numbers of the rows.
+            setup: A federation whose clients add no noise.
+            trainings: The numbers of the trainings.
             spread: The standard deviation of the noise of a mean.
         """
         self._table = TableEngine(setup, trainings)
@@ -96,7 +97,7 @@ class RehearsalEngine:
         return {}
 
     def train(self, task: RoundTask) -> Iterator[Upload]:
-        """Yields the uploads of the clients, the first with the noise of all.
+        """Yields the uploads of the clients, the first one's with the noise of all.
 
         Args:
             task: The round, with its participants.
@@ -113,8 +114,8 @@ def rehearse_pair(pair: Pair, rounds: int, spread: float) -> float:
     """Returns how well the two last models can be told apart, as a Gaussian parameter.
 
     Args:
-        pair: Two neighbouring federations of silent clients.
-        rounds: How many rounds are trained.
+        pair: Two neighbouring federations whose clients add no noise.
+        rounds: The number of rounds that are trained.
         spread: The standard deviation of the noise of a mean.
     """
     ends = []
@@ -150,6 +151,6 @@ def measure_balanced_mu(zero: np.ndarray, one: np.ndarray) -> float:
     missed = np.searchsorted(np.sort(sign * one), thresholds) / len(one)
     alarms = 1 - np.searchsorted(np.sort(sign * zero), thresholds) / len(zero)
     errors = np.maximum(missed, alarms).min()
-    # A sample shows no smaller rate than one in its size.
+    # A sample shows no rate smaller than one error in its size.
     shown = max(errors, 1 / len(zero))
     return float(-2 * norm.ppf(shown))

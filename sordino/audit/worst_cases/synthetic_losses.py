@@ -1,8 +1,8 @@
-"""Provides models whose losses are the records: a slope for every parameter, and a curvature.
+"""Models whose losses are prescribed by the records: a slope for every parameter, and a curvature.
 
-A record's loss is <slope, w> + curvature <u, w>^2 / 2 with u along the diagonal, which is linear in
-the record. Worst cases are made of such losses: gradients point where they should, whatever the
-model is.
+A record's loss is <slope, w> + curvature <u, w>^2 / 2 with the unit vector u along the diagonal,
+which is linear in the record. Worst cases are made of such losses, whose gradients can be chosen
+freely.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SyntheticLosses(nn.Module):
     """Holds parameters whose loss is prescribed by the records.
 
     Args:
-        parameters: How many there are.
+        parameters: The number of parameters.
 
     Example:
         >>> model = SyntheticLosses()
@@ -58,7 +58,7 @@ class SyntheticLosses(nn.Module):
         return outputs.mean()
 
     def many(self) -> ManySyntheticLosses:
-        """Returns the same for many trainings at once."""
+        """Returns the models of many trainings at once."""
         return ManySyntheticLosses()
 
 
@@ -74,7 +74,7 @@ def find_example_gradients(module: SyntheticLosses, records: Tensor) -> Tensor:
     return records[:, :width] + records[:, width:] * (weight.sum() / width)
 
 
-# An audit repeats thousands of noisy steps one by one, and torch.func takes a millisecond for each.
+# An audit repeats thousands of noisy steps one by one; torch.func would take a millisecond each.
 GIVEN_GRADIENTS[SyntheticLosses] = find_example_gradients
 
 
@@ -83,7 +83,7 @@ class ManySyntheticLosses:
 
     Attributes:
         weights: The models.
-        gradients: What `loss_gradient` found last.
+        gradients: The gradients that `loss_gradient` computed last.
     """
 
     weights: Tensor
@@ -139,8 +139,8 @@ def make_synthetic_kernel(setup: Setup) -> Kernel:
         setup: The federation.
 
     Raises:
-        KernelRefusal: There is no compiled kernel, the module is another, or the kernel does not
-            draw the noise.
+        KernelRefusal: There is no compiled kernel, the model does not have synthetic losses, or the
+            kernel cannot draw the noise.
     """
     if type(setup.module) is not SyntheticLosses:
         raise KernelRefusal(f"the rule {setup.protocol.local.tag} is trained only by torch")
@@ -148,7 +148,7 @@ def make_synthetic_kernel(setup: Setup) -> Kernel:
 
 
 def convert_for_kernel(setup: Setup) -> Setup:
-    """Returns the same federation with its records as the kernel reads them.
+    """Returns the same federation, with records in the form that the kernel reads.
 
     Args:
         setup: The federation.
@@ -162,7 +162,7 @@ def convert_for_kernel(setup: Setup) -> Setup:
 def convert_records(records: Tensors) -> Tensors:
     """Returns slopes and curvatures as inputs and targets of the kernel.
 
-    A record of the kernel is a slope, or the diagonal u with a curvature along it as its target: no
+    The kernel reads a record as a slope, or as the diagonal u with the curvature as its target; no
     worst case needs both in one record.
 
     Args:

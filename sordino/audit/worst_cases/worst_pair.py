@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-# Imported for what they register: each makes the worst case of some local rules.
+# Imported because each registers the worst cases of some local rules.
 from sordino.audit.worst_cases import clipped_glm_pair, linear_pair, noisy_step_pair  # noqa: F401
 from sordino.audit.worst_cases.neighbours import (
     WORST_PAIRS,
@@ -36,11 +36,11 @@ def make_worst_pair(
     Args:
         protocol: The protocol that is audited.
         view: The adversary.
-        unit: What differs between the data sets, "record" or "client".
+        unit: The unit that differs, "record" or "client".
         key: The key of all draws.
-        rounds: How many rounds are trained.
-        sizes: Records of every client, if they are known.
-        caps: How often clients may take part.
+        rounds: The number of rounds that are trained.
+        sizes: The number of records of every client; None if unknown.
+        caps: The most rounds in which each client with a personal budget may take part.
 
     Raises:
         UnknownKind: No worst case is known for the local rule.
