@@ -23,7 +23,7 @@ from sordino.protocol import UserError, View
 Observed = TypeVar("Observed")
 Guess = TypeVar("Guess")
 Truth = TypeVar("Truth")
-# Is called with how much of the work is done, from 0 to 1.
+# Called with the share of the work that is done.
 Tick = Callable[[float], None]
 
 
@@ -31,19 +31,17 @@ Tick = Callable[[float], None]
 class Case(Generic[Observed, Truth]):
     """One thing to attack, such as one upload.
 
-    Both sides are made when they are asked for, apart from one another.
-
     Attributes:
-        key: Its name among the cases of one attack on one run, fit for a file.
-        round: How many rounds had been trained before.
-        observe: Makes what the attacker is given.
-        reveal: Makes what the scorer is given.
+        key: The name of the case in one attack on one run, fit for a file.
+        round: The number of rounds that had been trained before.
+        observe: Returns what the attacker is given.
+        reveal: Returns what the scorer is given.
     """
 
     key: str
     round: int
-    # Both are functions, not values: a case whose result is stored costs nothing, and the truth is
-    # looked up only after the attempt has ended.
+    # These are functions and not values: a case whose result is stored costs nothing, and the truth
+    # is looked up only after the attempt has ended.
     observe: Callable[[], Observed]
     reveal: Callable[[], Truth]
 
@@ -54,11 +52,11 @@ class Measure:
 
     Attributes:
         metric: The name of the measure, such as accuracy.
-        method: Which of several attackers.
-        value: What the attack reached.
+        method: The attacker, where there are several.
+        value: The value that the attack reached.
         baseline: The value that an attacker reaches without seeing the run.
         better: Whether "higher" or "lower" values are a success of the attack.
-        samples: Over how many samples the value is a mean.
+        samples: The number of samples that the value is a mean of.
     """
 
     metric: str
@@ -75,11 +73,11 @@ class Row(Measure):
 
     Attributes:
         name: The name of the attack.
-        view: Who the attacker is.
-        round: How many rounds had been trained before.
+        view: The view of the attacker.
+        round: The number of rounds that had been trained before.
         noise: The size of the noise in the run: sigma, scale or multiplier; width / step for a
             staircase.
-        paper: Where the attack is from.
+        paper: The paper's table of the attack.
         printed: The value that the paper prints for these data at this noise and round, if any.
     """
 
@@ -98,10 +96,10 @@ class Row(Measure):
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """What came of one case.
+    """The result of one case.
 
     Attributes:
-        measures: How well the attack did.
+        measures: The success of the attack, by every measure and method.
         pictures: Arrays of shape (images, channels, height, width) with values in [0, 1].
         curves: For each method, false and true positive rates of shape (2, points), where there is
             something to detect.
@@ -125,7 +123,7 @@ class Attack(Interface[Observed, Guess, Truth]):
 
     @property
     def paper(self) -> str:
-        """Where it is from."""
+        """The paper's table of the attack."""
 
     @property
     def headline(self) -> str:
@@ -138,7 +136,7 @@ class Attack(Interface[Observed, Guess, Truth]):
             referee: Knows the run.
 
         Raises:
-            UserError: The attack cannot be tried on the run.
+            UserError: The run cannot be attacked in this way.
         """
 
     def attempt(self, seen: Observed, tick: Tick) -> Guess:
@@ -163,7 +161,7 @@ def part_progress(tick: Tick, number: int, parts: int) -> Tick:
 
     Args:
         tick: Called with the share of the whole.
-        number: Which part, counted from 0.
+        number: The number of the part, from 0.
         parts: The number of parts.
 
     Example:
@@ -174,19 +172,15 @@ def part_progress(tick: Tick, number: int, parts: int) -> Tick:
 
 
 def list_upload_cases(
-    referee: Referee,
-    *,
-    rounds: int,
-    uploads: int,
-    records: int,
+    referee: Referee, *, rounds: int, uploads: int, records: int
 ) -> list[Case[ObservedUpload, TruthBatch]]:
     """Returns cases that are one upload each.
 
     Args:
         referee: Knows the run.
-        rounds: How many of the kept rounds, evenly spread.
-        uploads: How many uploads of each round.
-        records: How many records the attacker has.
+        rounds: The number of kept rounds, evenly spread.
+        uploads: The number of uploads of each round.
+        records: The number of records that the attacker has.
 
     Raises:
         UserError: Uploads of the run hold no gradients, were not kept, or there are none.
@@ -196,11 +190,11 @@ def list_upload_cases(
     federation = referee.public_federation(records)
     cases = []
     for round_index in spread_rounds(referee.kept, rounds):
-        # Where participation is random, a round may have fewer uploads than are asked for.
+        # Where participation is random, a round may have fewer uploads than are wanted.
         count = min(uploads, len(referee.read_round(round_index).uploads))
         for place in range(count):
             case = Case(
-                # The key names a file, and zeros keep such files in the order of the rounds.
+                # Zeros keep the files of cases, which the keys name, in the order of the rounds.
                 key=f"{round_index:06d}-{place:04d}",
                 round=round_index,
                 observe=partial(referee.observe_upload, federation, round_index, place),
@@ -209,7 +203,7 @@ def list_upload_cases(
             cases.append(case)
     if not cases:
         raise UserError(
-            f"no client took part in the rounds that {referee.run.folder} has kept. "
+            f"no client took part in the kept rounds of {referee.run.folder}. "
             "Attack a run in which more clients do."
         )
     return cases

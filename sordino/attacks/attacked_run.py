@@ -1,4 +1,4 @@
-"""A finished run with its data: what attackers are given of it, and the truth, both start here."""
+"""A finished run with its data, from which come what attackers are given and the truth."""
 
 from __future__ import annotations
 
@@ -18,21 +18,16 @@ from sordino.federation.store.run import Run
 from sordino.federation.store.upload_archive import ArchivedRound, kept_rounds, read_round
 from sordino.mechanisms import mechanism_of
 from sordino.models.flat import FlatModel
-from sordino.protocol import (
-    Data,
-    FedAvg,
-    NoisySgd,
-    UserError,
-)
+from sordino.protocol import Data, FedAvg, NoisySgd, UserError
 from sordino.protocol.errors import format_command
 
 
 class AttackedRun:
-    """Holds a finished run, its data and its split into clients; nothing of the run is changed.
+    """Holds a finished run, its data and its split into clients, and changes nothing of it.
 
     Attributes:
         run: The finished run that is attacked.
-        protocol: The federation that is attacked.
+        protocol: The protocol of the run.
         dataset: The data that the run was trained on.
     """
 
@@ -43,8 +38,8 @@ class AttackedRun:
 
         Args:
             run: A finished run.
-            data: Its data, where they were passed in Python.
-            model: Its model, likewise.
+            data: The data of the run, where they were passed in Python.
+            model: The model of the run, where it was passed in Python.
 
         Raises:
             UserError: The run is not finished, its clients' records are elsewhere, or its data or
@@ -53,9 +48,8 @@ class AttackedRun:
         # An unfinished run may still change under the attack.
         if run.status == "unfinished":
             raise UserError(
-                f"{run.folder} is not finished: go on with "
-                f"`{format_command('resume', run.folder)}`, "
-                "then attack it."
+                f"{run.folder} is not finished: continue it with "
+                f"`{format_command('resume', run.folder)}`, then attack it."
             )
         if run.facts["engine"] == "flower":
             raise UserError(
@@ -79,7 +73,7 @@ class AttackedRun:
 
     @property
     def noise(self) -> float:
-        """The size of the noise: its parameter in the protocol."""
+        """The size of the noise, which is its parameter in the protocol."""
         return mechanism_of(self.protocol.noise).size
 
     @property
@@ -101,7 +95,7 @@ class AttackedRun:
         """The rounds whose uploads are kept.
 
         Raises:
-            UserError: There are none.
+            UserError: The run kept no uploads.
         """
         rounds = kept_rounds(self.run.folder)
         if not rounds:
@@ -144,7 +138,7 @@ class AttackedRun:
         """Returns the model after the last round.
 
         Raises:
-            UserError: The run released none.
+            UserError: The run released no model.
         """
         if self.run.state is None:
             raise UserError(
@@ -161,7 +155,7 @@ class AttackedRun:
         kept = read_round(self.run.folder, round_index)
         if kept.total is None or kept.clients is None:
             return kept
-        # All that the server has of the round: the mean of what was sent.
+        # Of a secure sum the server knows the mean of the uploads, and nothing else.
         weights = self._setup.sum_weights[kept.clients]
         moved = open_residues(kept.total, self._setup.grid) / weights.sum()
         return replace(kept, uploads=(kept.model + moved)[None])
@@ -170,8 +164,7 @@ class AttackedRun:
         """Returns the local rule, where an upload is the global model moved along gradients.
 
         Raises:
-            UserError: Uploads are made of anything else, or the draws of the batches were never
-                stored.
+            UserError: Uploads are made of anything else, or the batches cannot be drawn again.
         """
         # Without the batches there is no truth to hold a guess against.
         if self.protocol.noise.secure:

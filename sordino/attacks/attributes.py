@@ -11,7 +11,6 @@ in training keeps embeddings from showing it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from sordino.attacks.attack import Case, CaseResult, Measure, Tick
 from sordino.attacks.observed import ObservedModel
-from sordino.attacks.reading import ModelReader
+from sordino.attacks.reading import ModelReader, train_classifier
 from sordino.attacks.referee import Referee
 from sordino.attacks.truth import TruthAttribute
 from sordino.data import Dataset
@@ -33,7 +32,7 @@ CLASS_ATTRIBUTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "mnist": {"even": tuple("02468")},
     "digits": {"even": tuple("02468")},
 }
-# The attributes that papers infer with these data. Of UTKFace it is not the one that the model is
+# The attributes that papers infer with these data. With UTKFace it is one that the model is not
 # trained for.
 USUAL_ATTRIBUTES = {
     "adult": "sex",
@@ -41,9 +40,9 @@ USUAL_ATTRIBUTES = {
     "utkface-race": "gender",
     "utkface-age": "gender",
 }
-# How many records the attacker needs.
+# The fewest records with which the attacker can train a classifier.
 LEAST_RECORDS = 50
-# How many values an attribute may have.
+# The most values that an attribute may have.
 MOST_VALUES = 20
 
 
@@ -52,12 +51,12 @@ class AttributeAttack:
     """Infers an attribute from embeddings.
 
     Attributes:
-        rounds: How many models are attacked, from the initial to the last.
-        targets: How many of the clients' records.
-        records: How many the attacker has.
+        rounds: The number of models that are attacked, from the initial to the last.
+        targets: The number of clients' records whose attribute is inferred.
+        records: The number of records that the attacker has.
         width: The width of the classifier's hidden layer.
-        passes: Passes of its training over the attacker's records.
-        attribute: Which attribute; None for the usual one of the data.
+        passes: The passes of its training over the attacker's records.
+        attribute: The name of the attribute; None for the usual one of the data.
     """
 
     rounds: int
@@ -157,18 +156,9 @@ class AttributeAttack:
 
     def _infer_values(self, features: Tensor, values: np.ndarray, overheard: Tensor) -> np.ndarray:
         """Returns the values that a classifier, trained on the attacker's records, infers."""
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.neural_network import MLPClassifier
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        # A fixed seed: the same run and setting give the same accuracy.
-        network = MLPClassifier((self.width,), max_iter=self.passes, random_state=0)
-        classifier = make_pipeline(StandardScaler(), network)
-        with warnings.catch_warnings():
-            # The number of passes is fixed: whether they were enough does not matter.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            classifier.fit(features.double().numpy(), values)
+        classifier = train_classifier(
+            features.double().numpy(), values, width=self.width, passes=self.passes
+        )
         return np.asarray(classifier.predict(overheard.double().numpy()))
 
 
@@ -262,19 +252,7 @@ def _unknown_attribute(dataset_name: str, name: str | None, known: list[str]) ->
 
 
 SETTINGS = {
-    "quick": AttributeAttack(
-        rounds=3,
-        targets=500,
-        records=1500,
-        width=64,
-        passes=60,
-    ),
+    "quick": AttributeAttack(rounds=3, targets=500, records=1500, width=64, passes=60),
     # Table 15 has 1,000 samples.
-    "paper": AttributeAttack(
-        rounds=6,
-        targets=1000,
-        records=10000,
-        width=256,
-        passes=300,
-    ),
+    "paper": AttributeAttack(rounds=6, targets=1000, records=10000, width=256, passes=300),
 }

@@ -25,11 +25,11 @@ from sordino.models.flat import FlatModel
 
 @dataclass(frozen=True, kw_only=True)
 class QueryOptimiser:
-    """How queries are made.
+    """The settings by which queries are optimised.
 
     Attributes:
-        iterations: Steps of gradient descent.
-        models: Shadows that a step looks at, drawn afresh for every step.
+        iterations: The steps of gradient descent.
+        models: The number of shadows that a step uses, drawn afresh for each.
         rate: The rate of Adam, in standard deviations of the inputs.
         reach: How far a query may be from its record in any coordinate, in the same unit.
     """

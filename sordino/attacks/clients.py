@@ -38,10 +38,10 @@ class ClientAttack:
     """Finds the senders of uploads.
 
     Attributes:
-        rounds: How many of the kept rounds are attacked, from first to last.
-        targets: How many clients are in question in each.
-        records: How many of each client's records the attacker knows at most.
-        own: How many records the attacker has.
+        rounds: The number of kept rounds that are attacked, from first to last.
+        targets: The number of clients in question in each round.
+        records: The most records of each client that the attacker knows.
+        own: The number of records of the attacker.
     """
 
     rounds: int
@@ -80,13 +80,13 @@ class ClientAttack:
             cases.append(case)
         if not cases:
             raise UserError(
-                f"in no kept round of {referee.run.folder} two clients took part: "
-                "there is nobody to be taken for another."
+                f"no kept round of {referee.run.folder} has uploads of two clients, so there is "
+                "nobody to be taken for another. Attack a run in which more clients take part."
             )
         return cases
 
     def attempt(self, seen: ObservedRound, tick: Tick) -> dict[str, np.ndarray]:
-        """Returns, for each attacker, the place of the upload that it takes for each client's.
+        """Returns the place of the upload that each attacker assigns to each client.
 
         Args:
             seen: What the attacker is given.
@@ -165,7 +165,7 @@ def normalise_rows(vectors: np.ndarray) -> np.ndarray:
 
 
 def simulate_update(seen: ObservedRound, records: ObservedRecords, weights: Tensor) -> np.ndarray:
-    """Returns how a client would move the global model if every step used all its records.
+    """Returns the update of a client whose every step uses all its records.
 
     Args:
         seen: What the attacker is given.
@@ -183,7 +183,7 @@ def simulate_update(seen: ObservedRound, records: ObservedRecords, weights: Tens
         """Returns the sum of the records' losses, each times its weight.
 
         Args:
-            answers: What the model says of the records.
+            answers: The model's logits of the records.
             labels: Their labels.
         """
         return weights @ functional.cross_entropy(answers, labels, reduction="none")
@@ -216,16 +216,6 @@ def weigh_by_class(labels: Tensor, client_labels: Tensor, classes: int) -> Tenso
 
 
 SETTINGS = {
-    "quick": ClientAttack(
-        rounds=5,
-        targets=10,
-        records=500,
-        own=200,
-    ),
-    "paper": ClientAttack(
-        rounds=20,
-        targets=10,
-        records=10000,
-        own=10000,
-    ),
+    "quick": ClientAttack(rounds=5, targets=10, records=500, own=200),
+    "paper": ClientAttack(rounds=20, targets=10, records=10000, own=10000),
 }

@@ -31,7 +31,7 @@ class Substitute:
 
     Attributes:
         module: The model.
-        noise: How much noise was on the answers that it learnt from.
+        noise: The size of the noise on the answers that it learnt from.
     """
 
     module: nn.Module
@@ -43,12 +43,12 @@ class ExtractionAttack:
     """Trains a substitute from answers.
 
     Attributes:
-        rounds: How many models are attacked, from the initial to the last.
-        queries: How many records the attacker asks about.
-        scoring: On how many test records the substitute is scored.
-        noises: Sizes of the noise on the answers.
-        iterations: Training steps of the substitute.
-        rate: Its learning rate.
+        rounds: The number of models that are attacked, up to the last.
+        queries: The number of records that the attacker asks about.
+        scoring: The number of test records on which the substitute is scored.
+        noises: The sizes of the noise on the answers.
+        iterations: The training steps of the substitute.
+        rate: The learning rate of the substitute.
     """
 
     rounds: int
@@ -136,12 +136,7 @@ class ExtractionAttack:
         return CaseResult(measures=tuple(measures))
 
 
-def _measure_share(
-    metric: str,
-    method: str,
-    guessed: Tensor,
-    right: Tensor,
-) -> Measure:
+def _measure_share(metric: str, method: str, guessed: Tensor, right: Tensor) -> Measure:
     """Returns the share of right classes, and that of the commonest class."""
     return Measure(
         metric=metric,
@@ -161,13 +156,13 @@ def query_model(
     weights: np.ndarray,
     noise: float,
 ) -> ObservedAnswers:
-    """Returns what a model answers about the attacker's own records, with noise on it.
+    """Returns a model's answers about the attacker's own records, with noise on them.
 
     Args:
         referee: Knows the run.
         federation: Public knowledge, and the records.
-        round_index: How many rounds the model was trained for.
-        weights: Its parameters.
+        round_index: The number of rounds that the model was trained for.
+        weights: The parameters of the model.
         noise: The size of the noise, in standard deviations of the answers.
     """
     _, answers = referee.open_model(weights).read(federation.auxiliary.inputs)
@@ -213,12 +208,7 @@ def commonest_share(labels: Tensor) -> float:
 
 SETTINGS = {
     "quick": ExtractionAttack(
-        rounds=3,
-        queries=1500,
-        scoring=1000,
-        noises=(0.0, 100.0),
-        iterations=400,
-        rate=1e-3,
+        rounds=3, queries=1500, scoring=1000, noises=(0.0, 100.0), iterations=400, rate=1e-3
     ),
     "paper": ExtractionAttack(
         rounds=6,

@@ -17,7 +17,7 @@ from sordino.protocol import UserError
 
 # Whether a metric is better for the attacker when it is higher or lower.
 BETTER = {"L2": "lower", "MSE": "lower", "MAE": "lower", "PSNR": "higher", "SSIM": "higher"}
-# Below this number of pixels a side, an image has no neighbourhoods to compare.
+# An image with fewer pixels a side has no neighbourhoods to compare.
 SMALLEST_SIDE = 3
 # The window of SSIM, as in Wang et al. 2004; in small images the largest odd one that fits.
 LARGEST_WINDOW = 7
@@ -30,10 +30,10 @@ class Reconstruction:
     """Reconstructed images, and a guess that needs no attack: the mean of the attacker's images.
 
     Attributes:
-        images: One or more for each original, in no order, as a model sees them.
+        images: The reconstructed images, as a model sees them.
         mean: The mean of the attacker's own images.
         low: The least value of a pixel in each channel.
-        high: The greatest.
+        high: The greatest value of a pixel in each channel.
     """
 
     images: Tensor
@@ -51,12 +51,7 @@ class Reconstruction:
         """
         low, high = pixel_range(own.inputs)
         mean = own.inputs.mean(dim=0, keepdim=True)
-        return cls(
-            images=images,
-            mean=mean,
-            low=low,
-            high=high,
-        )
+        return cls(images=images, mean=mean, low=low, high=high)
 
     def as_pixels(self, images: Tensor) -> np.ndarray:
         """Returns images with values in [0, 1].
@@ -119,11 +114,7 @@ def refuse_other_than_images(referee: Referee) -> None:
 
 
 def score_images(
-    guess: Reconstruction,
-    originals: Tensor,
-    *,
-    ordered: bool,
-    method: str = "",
+    guess: Reconstruction, originals: Tensor, *, ordered: bool, method: str = ""
 ) -> CaseResult:
     """Returns all measures of reconstructions next to those of the mean image, and the pictures.
 

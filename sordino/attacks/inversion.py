@@ -33,8 +33,8 @@ from sordino.attacks.truth import TruthBatch
 from sordino.models.flat import FlatModel
 from sordino.protocol import UserError, View
 
-# How many images an update may mix.
-# Memory grows with every image, since the graph of every simulated step is kept.
+# The most images that an update may mix: memory grows with each, since the graph of every
+# simulated step is kept.
 MOST_IMAGES = 100
 # After these shares of the iterations, steps become a tenth as long (Geiping et al., appendix).
 RATE_DROPS = (3 / 8, 5 / 8, 7 / 8)
@@ -48,12 +48,12 @@ class InversionAttack:
     """Reconstructs images from uploads.
 
     Attributes:
-        rounds: How many rounds are attacked, from first to last.
-        uploads: How many uploads of each.
-        records: How many records the attacker has.
-        iterations: Steps of the search for images.
-        restarts: How many searches; the one that comes closest to the upload counts.
-        variation: Weight of the total variation.
+        rounds: The number of rounds that are attacked, from first to last.
+        uploads: The number of uploads of each round.
+        records: The number of records that the attacker has.
+        iterations: The steps of the search for images.
+        restarts: The number of searches; the one that comes closest to the upload counts.
+        variation: The weight of the total variation.
     """
 
     rounds: int
@@ -78,9 +78,16 @@ class InversionAttack:
         """
         refuse_other_than_images(referee)
         rule = referee.gradient_rule()
-        if rule.steps * (rule.batch or 1) > MOST_IMAGES:
+        images = rule.steps * (rule.batch or 1)
+        mixed = f"{rule.steps} x {rule.batch} images"
+        # Of secure sums the server sees one for a round, of what all clients drew.
+        if referee.protocol.release.secure_sum is not None:
+            clients = referee.protocol.clients
+            images *= clients
+            mixed += f" of each of {clients} clients"
+        if images > MOST_IMAGES:
             raise UserError(
-                f"an upload of {referee.run.folder} mixes {rule.steps} x {rule.batch} images; "
+                f"an upload of {referee.run.folder} mixes {mixed}; "
                 f"this attack takes up to {MOST_IMAGES} apart. "
                 "Attack a run with fewer local.steps or a smaller local.batch."
             )
@@ -113,7 +120,7 @@ class InversionAttack:
         return Reconstruction.of(images, seen.federation.auxiliary)
 
     def score(self, guess: Reconstruction, truth: TruthBatch) -> CaseResult:
-        """Returns how near reconstructions come to the originals that they are matched to.
+        """Returns how near the reconstructions come to the originals, each matched to one.
 
         Args:
             guess: What `attempt` returned.
@@ -122,13 +129,9 @@ class InversionAttack:
         return score_images(guess, truth.inputs, ordered=False)
 
     def _search_images(
-        self,
-        seen: ObservedUpload,
-        labels: Tensor,
-        restart: int,
-        tick: Tick,
+        self, seen: ObservedUpload, labels: Tensor, restart: int, tick: Tick
     ) -> tuple[Tensor, float]:
-        """Returns images, and how far their update is from the upload's direction."""
+        """Returns images, and the distance of their update from the upload's direction."""
         simulator = UpdateSimulator(seen, labels)
         own = seen.federation.auxiliary.inputs
         low, high = pixel_range(own)
@@ -158,10 +161,7 @@ class InversionAttack:
 
 
 class UpdateSimulator:
-    """Takes the protocol's steps on invented images, so that gradients flow back to them.
-
-    It holds the model and the upload.
-    """
+    """Takes the protocol's steps on invented images, so that gradients flow back to the images."""
 
     def __init__(self, seen: ObservedUpload, labels: Tensor) -> None:
         """Prepares the steps.
@@ -201,7 +201,7 @@ class UpdateSimulator:
         return 1 - product / (joint_norm(update) * self._observed_norm + SMALLEST)
 
     def _simulate_update(self, images: Tensor) -> list[Tensor]:
-        """Returns how the images move the model, block by block."""
+        """Returns the update that the images make, block by block."""
         weights = self._start
         count = len(self._rates)
         # Each step of the protocol drew its own batch; images and labels are split in the same
@@ -260,20 +260,10 @@ def image_variation(images: Tensor) -> Tensor:
 
 SETTINGS = {
     "quick": InversionAttack(
-        rounds=2,
-        uploads=3,
-        records=500,
-        iterations=250,
-        restarts=1,
-        variation=0.01,
+        rounds=2, uploads=3, records=500, iterations=250, restarts=1, variation=0.01
     ),
     # Geiping et al. take 4,800 iterations. Table 14 has 500 samples.
     "paper": InversionAttack(
-        rounds=6,
-        uploads=20,
-        records=4000,
-        iterations=4800,
-        restarts=2,
-        variation=0.01,
+        rounds=6, uploads=20, records=4000, iterations=4800, restarts=2, variation=0.01
     ),
 }

@@ -38,7 +38,7 @@ INITIAL_LOGIT = 3.0
 TOLERATED_ERROR = 0.01
 # The share of the labels in which another start differs.
 SWAPPED_SHARE = 0.25
-# How many random inputs stand in for records.
+# The number of random inputs that stand in for records.
 RANDOM_INPUTS = 64
 
 
@@ -47,11 +47,11 @@ class LabelAttack:
     """Finds labels from uploads.
 
     Attributes:
-        rounds: How many rounds are attacked, from first to last.
-        uploads: How many uploads of each.
-        records: How many records the attacker has.
-        iterations: Steps of the optimised attacker.
-        starts: Starts of the optimised attacker, tried side by side; the best fit counts.
+        rounds: The number of rounds that are attacked, from first to last.
+        uploads: The number of uploads of each round.
+        records: The number of records that the attacker has.
+        iterations: The steps of the optimised attacker.
+        starts: The starts of the optimised attacker, tried side by side; the best fit counts.
     """
 
     rounds: int
@@ -84,11 +84,7 @@ class LabelAttack:
         known = read_last_layer(seen)
         mixture = count_by_mixture(known)
         optimised = count_by_optimisation(known, mixture, self.iterations, self.starts, tick)
-        return {
-            "magnitudes": count_by_magnitudes(seen),
-            "mixture": mixture,
-            "optimised": optimised,
-        }
+        return {"magnitudes": count_by_magnitudes(seen), "mixture": mixture, "optimised": optimised}
 
     def score(self, guess: dict[str, np.ndarray], truth: TruthBatch) -> CaseResult:
         """Returns the share of the drawn labels that each method named.
@@ -102,8 +98,8 @@ class LabelAttack:
         classes = len(next(iter(guess.values())))
         true_counts = np.bincount(truth.labels.numpy(), minlength=classes)
         total = int(true_counts.sum())
-        # Counts are compared, and not single labels: naming every class equally often is right for
-        # more than one label in the number of classes.
+        # Methods name counts: naming every class equally often is then right more often than
+        # guessing label by label would be.
         baseline = uninformed_overlap(true_counts)
         measures = []
         for method, counts in guess.items():
@@ -124,14 +120,14 @@ class LastLayerEvidence:
     """What an upload and the attacker's own records say about the last layer.
 
     Attributes:
-        last: Where the layer is among the parameters.
+        last: The place of the layer's parameters among those of the model.
         model: All parameters of the global model.
         gradient: The upload's gradient of the layer, class by class.
-        deviation: Standard deviation of the noise on a coordinate of the gradient.
-        drawn: How many records the upload's steps drew, with repetition; the protocol says it.
-        embeddings: What goes into the layer, for the attacker's own records.
-        answers: What comes out, for the same records.
-        labels: Their classes.
+        deviation: The standard deviation of the noise on a coordinate of the gradient.
+        drawn: The number of records that the upload's steps drew, counted with repetition.
+        embeddings: The inputs of the layer, for the attacker's own records.
+        answers: The outputs of the layer, for the same records.
+        labels: The classes of these records.
     """
 
     last: LastLayer
@@ -145,7 +141,7 @@ class LastLayerEvidence:
 
 
 def read_last_layer(seen: ObservedUpload) -> LastLayerEvidence:
-    """Returns what an upload says about the last layer.
+    """Returns the evidence of an upload about the last layer.
 
     Args:
         seen: What the attacker is given.
@@ -166,9 +162,7 @@ def read_last_layer(seen: ObservedUpload) -> LastLayerEvidence:
 
 
 def count_by_magnitudes(seen: ObservedUpload) -> np.ndarray:
-    """Returns counts of labels from the magnitudes of the last layer's gradient.
-
-    It uses no records.
+    """Returns counts of labels from the magnitudes of the last layer's gradient, without records.
 
     Args:
         seen: What the attacker is given.
@@ -191,7 +185,7 @@ def count_by_magnitudes(seen: ObservedUpload) -> np.ndarray:
 def find_most_negative(rows: Tensor) -> np.ndarray:
     """Returns the count of each label for a single record (iDLG).
 
-    Its gradient makes only one row negative; under noise, the most negative one counts.
+    The gradient of one record is negative in one row alone; under noise, the most negative counts.
 
     Args:
         rows: One number for each class.
@@ -215,7 +209,7 @@ def count_by_mixture(known: LastLayerEvidence) -> np.ndarray:
         embedding = append_one(known.embeddings.double(), known.last).mean(dim=0)
         return find_most_negative(by_class @ embedding)
     means, variances = estimate_class_gradients(known)
-    # A coordinate errs by the noise, whose size the protocol says, and by the spread of records
+    # A coordinate errs by the noise, whose size is in the protocol, and by the spread of records
     # within a class, estimated from the attacker's own.
     error_variances = variances / known.drawn + known.deviation**2
     precision = 1 / np.sqrt(np.maximum(error_variances, SMALLEST))
@@ -253,19 +247,15 @@ def estimate_class_gradients(known: LastLayerEvidence) -> tuple[np.ndarray, np.n
 
 
 def count_by_optimisation(
-    known: LastLayerEvidence,
-    start: np.ndarray,
-    iterations: int,
-    starts: int,
-    tick: Tick,
+    known: LastLayerEvidence, start: np.ndarray, iterations: int, starts: int, tick: Tick
 ) -> np.ndarray:
     """Returns counts of the labels that, with some embeddings, best explain the gradient.
 
     Args:
         known: The evidence about the last layer.
-        start: Counts of labels to begin with.
-        iterations: Steps of the optimiser.
-        starts: How many starts are tried; the best fit counts.
+        start: The counts of labels to begin with.
+        iterations: The steps of the optimiser.
+        starts: The number of starts; the best fit counts.
         tick: Called with the share of the work that is done.
     """
     explanation = GradientExplanation(known)
@@ -276,12 +266,7 @@ def count_by_optimisation(
     one_hot = functional.one_hot(labels, known.last.classes).float()
     logits = (INITIAL_LOGIT * one_hot).requires_grad_()
     rate = 0.1 * float(explanation.spreads.sqrt().mean())
-    optimizer = torch.optim.Adam(
-        [
-            {"params": [inner], "lr": rate},
-            {"params": [logits], "lr": 0.1},
-        ]
-    )
+    optimizer = torch.optim.Adam([{"params": [inner], "lr": rate}, {"params": [logits], "lr": 0.1}])
     for iteration in range(iterations):
         optimizer.zero_grad()
         explanation.measure_misfit(inner, logits.softmax(dim=2)).sum().backward()
@@ -298,7 +283,7 @@ class GradientExplanation:
 
     The measure is minus the logarithm of their likelihood. Noise on the gradient is normal and has
     the protocol's size. Embeddings are normal around the mean of their class, as estimated from the
-    attacker's own records. It holds the evidence.
+    attacker's own records.
     """
 
     def __init__(self, known: LastLayerEvidence) -> None:
@@ -321,7 +306,7 @@ class GradientExplanation:
 
         Args:
             labels: The labels.
-            generator: Where random numbers come from.
+            generator: The source of random numbers.
         """
         normals = torch.randn(*labels.shape, self.centres.shape[1], generator=generator)
         return self.centres[labels] + self.spreads.sqrt() * normals
@@ -344,7 +329,7 @@ class GradientExplanation:
         errors = answers.softmax(dim=2) - labels
         sums = torch.einsum("snc,snh->sch", errors, append_one(inner, last)).flatten(1)
         given = sums / self._known.drawn
-        # How much a clip may have left of the gradient, as fits best.
+        # The share of the gradient that a clip has left, as fits best.
         lengths = given.square().sum(dim=1).clamp(min=SMALLEST)
         kept = ((given @ self._gradient) / lengths).clamp(0, 1)
         residuals = (kept[:, None] * given - self._gradient).square().sum(dim=1)
@@ -352,19 +337,14 @@ class GradientExplanation:
         return residuals / (2 * self._variance) + offsets.sum(dim=(1, 2))
 
 
-def vary_labels(
-    labels: Tensor,
-    starts: int,
-    classes: int,
-    generator: torch.Generator,
-) -> Tensor:
-    """Returns starts: the labels as they are, and copies with some of them drawn again.
+def vary_labels(labels: Tensor, starts: int, classes: int, generator: torch.Generator) -> Tensor:
+    """Returns the given labels, and copies of them in which some are drawn again.
 
     Args:
         labels: The labels of the first start.
-        starts: How many starts.
-        classes: How many classes there are.
-        generator: Where random numbers come from.
+        starts: The number of starts.
+        classes: The number of classes.
+        generator: The source of random numbers.
 
     Returns:
         One start a row.
@@ -381,7 +361,7 @@ def append_one(embeddings: Tensor, last: LastLayer) -> Tensor:
     The gradient of the bias is then that of one more weight.
 
     Args:
-        embeddings: What goes into the layer.
+        embeddings: The inputs of the layer.
         last: The layer.
     """
     if last.bias is None:
@@ -429,8 +409,7 @@ def round_shares(shares: np.ndarray, total: int) -> np.ndarray:
 def uninformed_overlap(true_counts: np.ndarray) -> float:
     """Returns the mean share of labels that are right if every class is named equally often.
 
-    Where the labels cannot be shared out equally, the classes that get one more are drawn at
-    random.
+    Where that leaves a remainder, the classes that are named once more are drawn at random.
 
     Args:
         true_counts: How often each label was drawn.
@@ -449,19 +428,7 @@ def uninformed_overlap(true_counts: np.ndarray) -> float:
 
 
 SETTINGS = {
-    "quick": LabelAttack(
-        rounds=3,
-        uploads=8,
-        records=1000,
-        iterations=150,
-        starts=4,
-    ),
+    "quick": LabelAttack(rounds=3, uploads=8, records=1000, iterations=150, starts=4),
     # Table 13 has 1,000 samples; these rounds and uploads give at least as many.
-    "paper": LabelAttack(
-        rounds=6,
-        uploads=100,
-        records=4000,
-        iterations=600,
-        starts=16,
-    ),
+    "paper": LabelAttack(rounds=6, uploads=100, records=4000, iterations=600, starts=16),
 }

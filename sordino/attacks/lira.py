@@ -18,9 +18,10 @@ from torch import Tensor
 
 from sordino.attacks.shadows import MembershipEvidence
 
-# From this number of shadows on, every record has a variance by itself.
+# From this number of shadows on, each record has a variance of its own.
 SHADOWS_FOR_RECORD_VARIANCE = 64
-# Of confidences that never change, as those of models without noise that know a record by heart.
+# The least deviation of a confidence: models without noise that know a record by heart have the
+# same one every time.
 SMALLEST_DEVIATION = 1e-6
 
 

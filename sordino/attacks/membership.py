@@ -21,16 +21,16 @@ from sordino.attacks.rmia import score_pairwise
 from sordino.attacks.shadows import Shadows, collect_evidence, refuse_few_shadows, train_shadows
 from sordino.attacks.shokri import score_by_classifier
 from sordino.attacks.truth import TruthMembers
-from sordino.protocol import View
+from sordino.protocol import UserError, View
 
-# Two of either kind for every record.
+# With four shadows, every record is inside two of them and outside two.
 LEAST_SHADOWS = 4
 # Carlini et al. 2022 ask for few false positives: an attack that is right on average may name no
 # member with certainty.
 FALSE_POSITIVE_RATES = {"TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}
-# Who looks at no model, and knows how many members each label has.
+# An attacker that looks at no model, and knows how many members each label has.
 LABELS_ALONE = "label distribution alone"
-# The share of the work that is done when shadows are trained, and when all answers are read.
+# The share of the work that is done once shadows are trained, and once all answers are read.
 SHARE_TRAINED = 0.8
 SHARE_READ = 0.85
 
@@ -40,12 +40,12 @@ class MembershipAttack:
     """Finds members from a model.
 
     Attributes:
-        rounds: How many models are attacked, each with shadows trained for it; the last one
-            always, earlier ones where uploads were kept.
-        shadows: How many models the attacker trains for each.
-        asked: How many records are in question: as many members of each label as others, so that
+        rounds: The number of models that are attacked, each with shadows trained for it; the last
+            one always, earlier ones where uploads were kept.
+        shadows: The number of models that the attacker trains for each.
+        asked: The number of records in question: of each label as many members as others, so that
             a label says nothing about membership.
-        population: How many records the attacker has on which no model was trained.
+        population: The number of the attacker's records on which no model was trained.
         queries: How canary queries are made.
     """
 
@@ -73,6 +73,11 @@ class MembershipAttack:
         labels = candidates.labels.numpy()
         # Balanced within each label: guessing has accuracy 1/2, and so has knowing the labels.
         asked = choose_matched(members, labels, self.asked)
+        if len(asked) == 0:
+            raise UserError(
+                f"no class has both members and other records in {referee.run.folder}: the class "
+                "of a record says whether it is a member. Attack a run with another partition."
+            )
         federation = referee.public_federation(referee.population_records(self.population))
         shares = find_label_shares(members, labels)
         truth = TruthMembers(members=members[asked], label_shares=shares[asked])
@@ -97,10 +102,7 @@ class MembershipAttack:
                 workshop=referee.run.folder / "attacks" / "shadows",
             )
             case = Case(
-                key=f"{round_index:06d}",
-                round=round_index,
-                observe=observe,
-                reveal=lambda: truth,
+                key=f"{round_index:06d}", round=round_index, observe=observe, reveal=lambda: truth
             )
             cases.append(case)
         return cases
@@ -208,7 +210,7 @@ def measure_detection(
 
 
 def choose_matched(members: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
-    """Returns rows in ascending order, of each label as many of members as of others.
+    """Returns rows in ascending order, with as many members of each label as others.
 
     Where not all fit, labels keep nearly equal numbers as far as they have records.
 
@@ -251,12 +253,7 @@ def find_label_shares(members: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 SETTINGS = {
-    "quick": MembershipAttack(
-        rounds=2,
-        shadows=16,
-        asked=2000,
-        population=1000,
-    ),
+    "quick": MembershipAttack(rounds=2, shadows=16, asked=2000, population=1000),
     # Carlini et al. and Wen et al. train 64 shadows and more.
     "paper": MembershipAttack(
         rounds=3,

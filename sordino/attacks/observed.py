@@ -27,9 +27,9 @@ class ObservedRecords:
     """Records that an attacker has, or asks about, as a model sees them.
 
     Attributes:
-        inputs: One record a row.
-        labels: Their classes.
-        attributes: For each name, a value for each record, where the attacker knows it.
+        inputs: The records, one a row.
+        labels: The classes of the records.
+        attributes: The value of each attribute that the attacker knows, for each record.
     """
 
     inputs: Tensor
@@ -107,7 +107,7 @@ class ObservedUpload:
         Values that are not finite count as zero.
         """
         model = self.model.astype(np.float64)
-        # The sum of the rates scales every case to one gradient, however many steps there were.
+        # Divided by the sum of the rates, an upload of any number of steps has one gradient's size.
         total_rate = sum(self.federation.learning_rates(self.round))
         slope = (model - self.upload.astype(np.float64)) / total_rate
         steps = gradient_steps_of(self.federation.protocol)
@@ -120,7 +120,7 @@ class ObservedUpload:
 
     @property
     def drawn(self) -> int:
-        """How many records the steps drew, counted with repetition."""
+        """The number of records that the steps drew, counted with repetition."""
         rule = self.federation.protocol.local
         return rule.steps * (rule.batch or 1)
 
@@ -137,10 +137,10 @@ class ObservedModel:
 
     Attributes:
         federation: Public knowledge.
-        round: How many rounds the model was trained for.
-        model: Its parameters.
-        answers: Its logits for clients' records, one record a row.
-        embeddings: What went into its last layer for the same records.
+        round: The number of rounds that the model was trained for.
+        model: The parameters of the model.
+        answers: The model's logits for clients' records, one record a row.
+        embeddings: The inputs of its last layer for the same records.
     """
 
     federation: ObservedFederation
@@ -156,9 +156,9 @@ class ObservedAnswers:
 
     Attributes:
         federation: Public knowledge, and the records.
-        round: How many rounds the model was trained for.
-        answers: Its logits, in the order of the records.
-        noise: How much noise was put on them, in their standard deviations.
+        round: The number of rounds that the model was trained for.
+        answers: The model's logits, in the order of the records.
+        noise: The size of the noise on them, in their standard deviations.
     """
 
     federation: ObservedFederation
@@ -169,15 +169,15 @@ class ObservedAnswers:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObservedMembership:
-    """A global model, and records of which some were trained on: which ones is the question.
+    """A global model, and records of which some were trained on: the question is which.
 
     Attributes:
         federation: Public knowledge; none of the attacker's own records is a candidate.
-        round: How many rounds the model was trained for.
-        model: Its parameters.
+        round: The number of rounds that the model was trained for.
+        model: The parameters of the model.
         candidates: Every record that may have been trained on.
         asked: The rows of the candidates that the attacker is asked about.
-        held: How many records the clients hold together.
+        held: The number of records that the clients hold together.
         workshop: A folder for the attacker's models.
     """
 
@@ -194,7 +194,7 @@ class ObservedMembership:
 class ObservedRound:
     """All uploads of a round in a random order, and records of some clients that took part.
 
-    Who sent which upload is the question.
+    The question is which client sent which upload.
 
     Attributes:
         federation: Public knowledge.

@@ -12,8 +12,7 @@ from sordino.attacks.attack import CaseResult, Row
 
 IMAGES_IN_A_ROW = 8
 LINE_STYLES = ("-", "--", ":", "-.")
-# Where the axes of detection curves begin.
-# A logarithmic axis cannot show 0.
+# Where the axes of detection curves begin, since a logarithmic axis cannot show 0.
 SMALLEST_RATE = 1e-3
 BASELINE_COLOUR = "grey"
 BASELINE_LABEL = "sees nothing of the run"

@@ -1,8 +1,13 @@
-"""Reads a model as an attacker does: its last layer, its embeddings, and its answers."""
+"""Reads a model as an attacker does: its last layer, its embeddings, and its answers.
+
+It also trains the classifier by which attackers judge what they read.
+"""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,11 +84,11 @@ class ModelReader:
 
         # torch passes the module to every hook; only the inputs of the last layer are wanted.
         def note_inputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            """Remembers what a layer was given.
+            """Remembers the inputs of a layer.
 
             Args:
                 module: The layer.
-                inputs: What it was given.
+                inputs: Its inputs.
             """
             self._layer_inputs.append(inputs[0].detach())
 
@@ -122,6 +127,34 @@ def predict_answers(flat: FlatModel, inputs: Tensor) -> Tensor:
     return make_finite(torch.cat(answers))
 
 
+def train_classifier(features: np.ndarray, labels: np.ndarray, *, width: int, passes: int) -> Any:
+    """Returns a classifier with one hidden layer, trained on standardised features.
+
+    The seed is fixed, so that the same run and setting give the same result.
+
+    Args:
+        features: One row for each example.
+        labels: The label of each example.
+        width: The width of the hidden layer.
+        passes: The passes over the examples.
+
+    Returns:
+        A fitted pipeline of scikit-learn.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    network = MLPClassifier((width,), max_iter=passes, random_state=0)
+    classifier = make_pipeline(StandardScaler(), network)
+    with warnings.catch_warnings():
+        # The number of passes is fixed: whether they were enough does not matter.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        classifier.fit(features, labels)
+    return classifier
+
+
 def make_finite(values: Tensor) -> Tensor:
     """Returns the values with 0 for nan, and large numbers for infinities.
 
@@ -144,14 +177,14 @@ def find_last_linear(flat: FlatModel, example: Tensor) -> nn.Linear:
     """
     calls: list[tuple[nn.Linear, Tensor]] = []
 
-    # The order of calls says which layer is last: the order of definition in a module need not.
+    # The last layer is the one that is called last; modules may define their layers in any order.
     def note_call(module: nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Remembers what a layer answered.
+        """Remembers the output of a layer.
 
         Args:
             module: The layer.
-            inputs: What it was given.
-            output: Its answer.
+            inputs: Its inputs.
+            output: Its output.
         """
         calls.append((module, output))
 

@@ -43,11 +43,11 @@ class ReconstructionAttack:
     """Reconstructs images from answers.
 
     Attributes:
-        rounds: How many models are attacked, from the initial to the last.
-        images: How many of the clients' images.
-        records: How many the attacker has.
-        iterations: Training steps of the reconstruction model.
-        width: The width of its two hidden layers.
+        rounds: The number of models that are attacked, from the initial to the last.
+        images: The number of clients' images that are reconstructed.
+        records: The number of images that the attacker has.
+        iterations: The training steps of the decoder.
+        width: The width of the decoder's two hidden layers.
     """
 
     rounds: int
@@ -103,7 +103,7 @@ class ReconstructionAttack:
             return Reconstruction.of(decoder(seen.answers), own)
 
     def score(self, guess: Reconstruction, truth: TruthRecords) -> CaseResult:
-        """Returns how near reconstructions come to the originals.
+        """Returns how near the reconstructions come to the originals.
 
         Args:
             guess: What `attempt` returned.
@@ -112,14 +112,9 @@ class ReconstructionAttack:
         return score_images(guess, truth.inputs, ordered=True)
 
     def _train_decoder(
-        self,
-        decoder: Decoder,
-        attacked: nn.Module,
-        answers: Tensor,
-        images: Tensor,
-        tick: Tick,
+        self, decoder: Decoder, attacked: nn.Module, answers: Tensor, images: Tensor, tick: Tick
     ) -> None:
-        """Trains the reconstruction model on the attacker's own images."""
+        """Trains the decoder on the attacker's own images."""
         # The attacked model is fixed: only the decoder learns.
         attacked.requires_grad_(False)
         optimizer = torch.optim.Adam(decoder.parameters(), lr=LEARNING_RATE)
@@ -142,10 +137,7 @@ class ReconstructionAttack:
 
 
 class Decoder(nn.Module):
-    """Turns logits into images within the range of pixels.
-
-    It holds the means and ranges of the attacker's own records.
-    """
+    """Turns logits into images within the range of the attacker's own pixels."""
 
     def __init__(self, answers: Tensor, images: Tensor, width: int) -> None:
         """Builds an untrained network.
@@ -196,18 +188,8 @@ class Decoder(nn.Module):
 
 
 SETTINGS = {
-    "quick": ReconstructionAttack(
-        rounds=2,
-        images=100,
-        records=1500,
-        iterations=300,
-        width=256,
-    ),
+    "quick": ReconstructionAttack(rounds=2, images=100, records=1500, iterations=300, width=256),
     "paper": ReconstructionAttack(
-        rounds=6,
-        images=500,
-        records=10000,
-        iterations=10000,
-        width=1024,
+        rounds=6, images=500, records=10000, iterations=10000, width=1024
     ),
 }

@@ -1,6 +1,6 @@
-"""The referee knows both sides of a run.
+"""The referee of an attack, who knows both sides of a run.
 
-It hands attackers what a view shows, and scorers the truth.
+It gives attackers what a view shows, and scorers the truth.
 """
 
 from __future__ import annotations
@@ -27,12 +27,7 @@ from sordino.federation.channels.shuffler import shuffled_order
 from sordino.federation.record_tensors import Tensors
 from sordino.federation.store.upload_archive import kept_rounds, read_round
 from sordino.privacy.ledger_lines import RoundCharged
-from sordino.protocol import (
-    Direct,
-    Gaussian,
-    Protocol,
-    UserError,
-)
+from sordino.protocol import Direct, Gaussian, Protocol, UserError
 from sordino.randomness import Purpose
 
 
@@ -54,7 +49,7 @@ class Referee(AttackedRun):
         if isinstance(records, int):
             records = self.attacker_records(records)
         return ObservedFederation(
-            # The seed would give away the noise and every draw.
+            # The seed would give away the noise and all draws.
             protocol=replace(self._describe_federation(), seed=None),
             module=self._setup.module,
             classes=self.classes,
@@ -62,9 +57,9 @@ class Referee(AttackedRun):
         )
 
     def _describe_federation(self) -> Protocol:
-        """Returns the protocol, as an attacker describes what it sees.
+        """Returns the protocol as it appears to an attacker.
 
-        A sum of uploads is to it one upload, of a client with everybody's batches and noise.
+        A secure sum appears as the upload of one client with everybody's batches and noise.
         """
         protocol = self.protocol
         batch = protocol.local.batch
@@ -104,9 +99,7 @@ class Referee(AttackedRun):
         chosen = spread_rows(np.arange(total), count)
         from_train = train_rows[chosen[chosen < len(train_rows)]]
         from_test = test_rows[chosen[chosen >= len(train_rows)] - len(train_rows)]
-        return join_records(
-            [(self._setup.train, from_train), (self._setup.test, from_test)],
-        )
+        return join_records([(self._setup.train, from_train), (self._setup.test, from_test)])
 
     def population_records(self, count: int) -> ObservedRecords:
         """Returns test records of the attacker, on which no model was trained.
@@ -170,8 +163,7 @@ class Referee(AttackedRun):
         records = join_records(
             [(train, client_rows), (train, spare_rows), (self._setup.test, test_rows)]
         )
-        # Members come first in the joined records; in that order, a row's number would give it
-        # away.
+        # Members come first in the joined records, so the number of a row would give them away.
         order = np.random.default_rng(0).permutation(held + others)
         shuffled = torch.from_numpy(order)
         mixed = ObservedRecords(inputs=records.inputs[shuffled], labels=records.labels[shuffled])
@@ -238,18 +230,11 @@ class Referee(AttackedRun):
         """
         kept = self.read_round(round_index)
         return ObservedUpload(
-            federation=federation,
-            round=round_index,
-            model=kept.model,
-            upload=kept.uploads[place],
+            federation=federation, round=round_index, model=kept.model, upload=kept.uploads[place]
         )
 
     def observe_round(
-        self,
-        federation: ObservedFederation,
-        round_index: int,
-        targets: int,
-        records: int,
+        self, federation: ObservedFederation, round_index: int, targets: int, records: int
     ) -> ObservedRound:
         """Returns all uploads of a round without their senders, and records of some senders.
 

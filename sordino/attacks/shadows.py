@@ -30,9 +30,9 @@ from sordino.protocol import Data, Iid, Privacy, Protocol, UserError, dumps
 
 # Seeds that no user chooses, so that no shadow has the noise of the attacked run.
 FIRST_SEED = 0x5AD0_0000_0000
-# How many shadows one call trains: what an interruption costs at most.
+# How many shadows one call trains, which is all that an interruption can cost.
 SHADOWS_PER_CALL = 4
-# A data set needs test records, although shadows are never scored.
+# A data set needs test records, although no shadow is ever scored.
 TEST_RECORDS = 2
 
 
@@ -102,8 +102,8 @@ def train_shadows(seen: ObservedMembership, count: int, tick: Tick) -> Shadows:
         """Reports the share of all rounds that are done.
 
         Args:
-            place: The number of the training among the shadows.
-            metrics: Metrics of its round.
+            place: The place of the shadow among those of one call.
+            metrics: The metrics of its round.
         """
         nonlocal rounds_done
         rounds_done += 1
@@ -147,10 +147,9 @@ def train_some_shadows(
         """Writes the model of a training that has ended.
 
         Args:
-            place: The number of the training among the shadows.
-            trained: What became of it.
+            place: The place of the shadow in `numbers`.
+            trained: The finished training.
         """
-        # later.
         store.write(numbers[place], flat.from_state(trained.state or {}).numpy())
 
     # A clipped linear model is built by its rule, and takes no module.
@@ -168,9 +167,9 @@ def train_some_shadows(
 
 
 class ShadowStore:
-    """Stores shadows, a file each, whole or absent.
+    """Stores shadows in a file each, which is whole or absent.
 
-    Files are its only state. Those of another plan do not count.
+    Files are its only state, and those of another plan do not count.
     """
 
     def __init__(self, folder: Path, plan: str) -> None:
@@ -220,7 +219,7 @@ class ShadowStore:
             number: Which shadow.
 
         Raises:
-            UserError: It is not.
+            UserError: The file is missing or damaged.
         """
         model = self.read(number)
         if model is None:
@@ -272,15 +271,9 @@ def make_shadow_protocol(seen: ObservedMembership) -> Protocol:
         # The shadow represents the attacked model at this round, so it is trained exactly as long.
         protocol,
         rounds=seen.round,
-        data=replace(
-            data,
-            name="candidates",
-            partition=partition,
-            records=records,
-            sizes=None,
-        ),
-        # A repeatable noise: nobody's privacy depends on a shadow, and an interrupted attack must
-        # repeat.
+        data=replace(data, name="candidates", partition=partition, records=records, sizes=None),
+        # The noise is seeded: nobody's privacy depends on a shadow, and an interrupted attack has
+        # to continue with the same ones.
         noise=replace(protocol.noise, secure=False),
         # Budgets would end a shadow before the attacked round.
         privacy=Privacy(adjacency=protocol.privacy.adjacency),
@@ -329,7 +322,7 @@ def make_shadow_dataset(
         name="candidates",
         x_train=inputs,
         y_train=labels,
-        # Two of its own records do: what is measured on them is never read.
+        # Training records serve, since nothing that is measured on them is ever read.
         x_test=inputs[:TEST_RECORDS],
         y_test=labels[:TEST_RECORDS],
         classes=classes,
@@ -368,7 +361,7 @@ def refuse_few_shadows(shadows: int, least: int) -> None:
         least: The least number that is allowed.
 
     Raises:
-        UserError: Too few, an odd number, or no whole number.
+        UserError: The number is too small, odd or not whole.
     """
     # Python's True is an int, and would pass as one shadow.
     is_whole = isinstance(shadows, int) and not isinstance(shadows, bool)

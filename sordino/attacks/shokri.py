@@ -8,17 +8,16 @@ The attack does not know how hard a single record is.
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from torch import Tensor
 
 from sordino.attacks.lira import logit_confidences
+from sordino.attacks.reading import train_classifier
 from sordino.attacks.shadows import MembershipEvidence
 
 HIDDEN_WIDTH = 32
 TRAINING_PASSES = 40
-# How many answers train the classifier of one class at most.
+# The most answers that train the classifier of one class.
 MOST_ANSWERS = 3000
 
 
@@ -67,7 +66,7 @@ def extract_features(answers: Tensor, labels: Tensor) -> np.ndarray:
 
 
 def predict_membership(answers: np.ndarray, inside: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Trains a classifier with one hidden layer, and returns what it says.
+    """Returns the probabilities of membership by a classifier with one hidden layer.
 
     Args:
         answers: Features of the shadows' answers, one a row.
@@ -75,17 +74,7 @@ def predict_membership(answers: np.ndarray, inside: np.ndarray, asked: np.ndarra
         asked: Features of the attacked model's answers.
 
     Returns:
-        The probability of membership for each row of `asked`.
+        One probability for each row of `asked`.
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.neural_network import MLPClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    network = MLPClassifier((HIDDEN_WIDTH,), max_iter=TRAINING_PASSES, random_state=0)
-    classifier = make_pipeline(StandardScaler(), network)
-    with warnings.catch_warnings():
-        # The number of passes is fixed: whether they were enough does not matter.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        classifier.fit(answers, inside)
+    classifier = train_classifier(answers, inside, width=HIDDEN_WIDTH, passes=TRAINING_PASSES)
     return np.asarray(classifier.predict_proba(asked)[:, 1])

@@ -57,12 +57,12 @@ ATTACKS: Mapping[str, Mapping[str, Attack[Any, Any, Any]]] = {
     "membership": membership.SETTINGS,
     "clients": clients.SETTINGS,
 }
-# Which attack takes which option.
+# The attack that takes each option.
 OPTIONS = {"attribute": "attributes", "shadows": "membership"}
 SETTINGS = ("quick", "paper")
 # The arrays of a result, as its file names them.
 ARRAYS = ("pictures", "curves")
-# How many points a detection curve has in a report.
+# The number of points of a detection curve in a report.
 CURVE_POINTS = 61
 
 # A referee is a run whose data are loaded already.
@@ -84,7 +84,7 @@ class AttackFinding:
         setting: "quick", "paper", or "own" for an attack in the caller's settings.
         subject: A description of the run.
         headline: The metric that says most.
-        rows: What was measured.
+        rows: The measures, averaged over the cases of each round.
         cases: For each run its noise, and the round and the result of every case, with pictures.
     """
 
@@ -96,7 +96,7 @@ class AttackFinding:
     cases: tuple[RunResults, ...]
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the finding as JSON has it: in short, for reports, and in full."""
+        """Returns the finding as a JSON object: headlines for reports, and all rows."""
         return {
             "attack": self.name,
             "setting": self.setting,
@@ -201,7 +201,7 @@ def attack(
         What the attack found.
 
     Raises:
-        UserError: The attack cannot be tried on these runs; the message says why and what to do.
+        UserError: The runs cannot be attacked in this way; the message says why and what to do.
 
     Example:
         >>> attack(Run.load("runs/digits-1"), "labels").rows[0].value  # doctest: +SKIP
@@ -220,8 +220,8 @@ def attack(
         if isinstance(subject, Run):
             subject = Referee(subject, data=data, model=model)
         referees.append(subject)
-    # Attacks sum floats: with several threads the order, and so the last bits, would vary. Folders
-    # are held so that no two attacks write the same parts.
+    # With several threads the order of sums, and so their last bits, would vary. Folders are held
+    # so that no two attacks write the same parts.
     with ExitStack() as stack, single_threaded():
         for referee in referees:
             stack.enter_context(hold_lock(referee.run.folder))
@@ -264,12 +264,9 @@ def write_finding(finding: AttackFinding, folder: Path) -> None:
 
 
 def find_refusals(
-    referee: Referee,
-    names: Sequence[str],
-    setting: str,
-    options: Mapping[str, Any],
+    referee: Referee, names: Sequence[str], setting: str, options: Mapping[str, Any]
 ) -> dict[str, UserError]:
-    """Returns the attacks that cannot be tried on a run, and why, before any work is done.
+    """Returns the attacks that a run does not allow, with reasons, before any work is done.
 
     Args:
         referee: Knows the run.
@@ -327,10 +324,7 @@ def find_attack(name: str, setting: str, options: Mapping[str, Any]) -> Attack[A
 
 
 def run_cases(
-    plan: Attack[Any, Any, Any],
-    referee: Referee,
-    parts: Path,
-    progress: Tick,
+    plan: Attack[Any, Any, Any], referee: Referee, parts: Path, progress: Tick
 ) -> list[tuple[int, CaseResult]]:
     """Returns the round and the result of every case of an attack on one run.
 

@@ -49,7 +49,7 @@ class TruthAttribute:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthModel:
-    """What a model answers about test records that the attacker never saw.
+    """A model's answers about test records that the attacker never saw.
 
     Attributes:
         inputs: The records.
@@ -64,12 +64,12 @@ class TruthModel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TruthMembers:
-    """Which of the records in question were a client's.
+    """The records in question that were a client's.
 
     Attributes:
         members: One truth value for each record.
-        label_shares: For each record, the share of members among all candidates of its label: what
-            a guess from the members' label distribution relies on.
+        label_shares: For each record, the share of members among all candidates of its label, from
+            which members can be guessed without a model.
     """
 
     members: np.ndarray
@@ -81,8 +81,8 @@ class TruthSenders:
     """Who sent which upload of a round.
 
     Attributes:
-        places: Where the upload of each client in question is in the round.
-        uploads: How many uploads the round had.
+        places: The place in the round of the upload of each client in question.
+        uploads: The number of uploads of the round.
     """
 
     places: np.ndarray

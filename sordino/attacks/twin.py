@@ -38,7 +38,7 @@ def remove_protocol_noise(protocol: Protocol) -> Protocol:
     """
     release = release_of(protocol)
     channel = protocol.channel
-    # Sums are secured together with their noise; without it they are sent as they are.
+    # Secure sums need noise, so without it uploads are sent directly.
     if release.secure_sum is not None:
         channel = Direct()
     # A protocol states one size of its noise, and no other.
@@ -75,9 +75,9 @@ def train_silent_twin(
 
     Args:
         run: A finished run.
-        data: Its data, where they were passed in Python.
-        model: Its model, likewise.
-        workers: How many processes train.
+        data: The data of the run, where they were passed in Python.
+        model: The model of the run, where it was passed in Python.
+        workers: The number of processes that train.
         on_start: Called when a training begins, with its set-up and folder.
         on_round: Called after every round.
 

@@ -98,7 +98,7 @@ def test_clients_are_found_without_noise_and_hidden_by_strong_noise(trained) -> 
 
 
 def test_a_round_that_nobody_shares_is_not_attacked(tmp_path) -> None:
-    with pytest.raises(UserError, match="two clients took part"):
+    with pytest.raises(UserError, match="uploads of two clients"):
         PLAN.cases(referee_of(tmp_path, participation=Poisson(rate=0.01)))
 
 

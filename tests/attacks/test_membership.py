@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from sordino.attacks.membership import (
     find_label_shares,
     measure_detection,
 )
+from sordino.attacks.observed import ObservedRecords
 from sordino.attacks.referee import Referee
 from sordino.attacks.shadows import MembershipEvidence, choose_shadow_records, train_shadows
 from sordino.attacks.suite import attack
@@ -422,3 +424,14 @@ def test_a_run_that_holds_nearly_all_records_is_refused(tmp_path) -> None:
     )
     with pytest.raises(UserError, match=r"data\.records of at most 28"):
         attack(run, SMALL, data=data, model="mlp")
+
+
+def test_records_whose_classes_say_who_is_a_member_are_refused(monkeypatch) -> None:
+    """Where no class has both members and others, nothing is left to ask about."""
+    candidates = ObservedRecords(inputs=torch.zeros(4, 2), labels=torch.tensor([0, 0, 1, 1]))
+    members = np.array([True, True, False, False])
+    referee = SimpleNamespace(
+        mix_candidates=lambda: (candidates, members), run=SimpleNamespace(folder="runs/one")
+    )
+    with pytest.raises(UserError, match="no class has both members and other records"):
+        SETTINGS["quick"].cases(referee)

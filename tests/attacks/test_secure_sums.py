@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sordino import Gaussian, SecureAggregation, train
+from sordino import Constant, Data, FedAvg, Gaussian, SecureAggregation, train
+from sordino.attacks.inversion import SETTINGS
 from sordino.attacks.referee import Referee
 from sordino.attacks.suite import attack
 from sordino.federation.assignment import minibatches
@@ -48,3 +49,17 @@ def test_the_truth_about_a_sum_is_what_all_contributors_drew(run) -> None:
 def test_who_sent_an_upload_is_no_question_where_there_are_none(run) -> None:
     with pytest.raises(UserError):
         attack(run, "clients", data=toy_dataset(), model="logistic")
+
+
+def test_a_sum_of_too_many_images_is_refused_before_any_work(tmp_path) -> None:
+    """One client's batch could be told apart, and the sum of five cannot: it would fill the memory."""
+    protocol = toy_protocol(
+        channel=SecureAggregation(threshold=5),
+        noise=Gaussian(sigma=1e-6),
+        rounds=1,
+        local=FedAvg(steps=1, batch=30, clip=1.0, schedule=Constant(rate=0.1)),
+        data=Data(name="digits", records=40),
+    )
+    run = train(protocol, model="logistic", folder=tmp_path / "run", workers=1, keep_uploads=1)
+    with pytest.raises(UserError, match="mixes 1 x 30 images of each of 5 clients"):
+        SETTINGS["quick"].cases(Referee(run, model="logistic"))
