@@ -9,8 +9,8 @@ They are Tables 11 and 13 to 16 of convergent-dp, and 7 of udp-fl, whose Tables 
     table-13     labels           table-16     extraction
     table-14     inversion        udp-7        inversion
 
-Runs and results are kept in a folder (--out attacks): a command that was stopped goes on, and
-tables share runs. Some minutes each on 2 cores; `--setting paper` takes the attacks' larger
+Runs and results are kept in a folder (--out attacks): a stopped command continues when it is
+called again, and tables share runs. Some minutes each on 2 cores; `--setting paper` takes the attacks' larger
 settings, `--rounds 500` the paper's rounds.
 """
 
@@ -89,7 +89,7 @@ HUNDRED = replace(
     local=FedAvg(steps=5, batch=16, clip=10.0, schedule=Constant(rate=0.1)),
     data=Data(name="cifar10", records=100, partition=Dirichlet(beta=0.1)),
 )
-# What models make of records, and what they are worth stealing for, needs training that learns.
+# Answers of a model can be attacked, and are worth stealing, only if it has learned something.
 LEARNING = replace(
     BATCHES,
     rounds=50,
@@ -119,13 +119,13 @@ PLANS = {
 
 
 class Study:
-    """Trains and attacks as one command asks. It holds the data that were loaded."""
+    """Trains and attacks for one command, and holds the data that it has loaded."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         """Creates the study.
 
         Args:
-            options: of the command line.
+            options: The options of the command line.
         """
         self.out: Path = options.out
         self.setting: str = options.setting
@@ -133,11 +133,11 @@ class Study:
         self._loaded: dict[str, Dataset] = {}
 
     def train_once(self, protocol: Protocol, every: int) -> Run:
-        """Returns the run of a protocol: trained, resumed, or read.
+        """Returns the run of a protocol, which is trained, resumed or read.
 
         Args:
-            protocol: the federation.
-            every: the number of rounds between two whose uploads are kept.
+            protocol: The federation.
+            every: The number of rounds between two whose uploads are kept.
         """
         if self.rounds is not None:
             protocol = replace(protocol, rounds=self.rounds)
@@ -162,9 +162,9 @@ class Study:
         """Puts all runs through one attack, with progress.
 
         Args:
-            runs: that differ in their noise.
-            name: of the attack.
-            folder: of the result.
+            runs: The runs, which differ in their noise.
+            name: The name of the attack.
+            folder: The folder of the result.
         """
         plan = PLANS[name]
         if self.setting != "quick":
@@ -192,16 +192,16 @@ def print_over_rounds(
     unit: float,
     printed: tuple[int, ...] = ROUNDS,
 ) -> None:
-    """Prints one line per sigma: our values at every fifth of the rounds, then the paper's.
+    """Prints one line per sigma: our values after every fifth of the rounds, then the paper's.
 
     Args:
-        study: the command.
-        base: the federation, whose noise is varied.
-        name: of the attack.
-        metric: that the paper prints.
-        table: for each sigma the paper's values.
-        unit: by which ours are multiplied, such as 100 for percent.
-        printed: the paper's rounds.
+        study: The study, which trains and attacks.
+        base: The federation, whose noise is varied.
+        name: The name of the attack.
+        metric: The metric that the paper prints.
+        table: The paper's values for each sigma.
+        unit: The factor by which our values are multiplied, such as 100 for percent.
+        printed: The paper's rounds.
     """
     rounds = study.rounds or base.rounds
     sigmas = sorted(table)
@@ -334,12 +334,12 @@ def print_mechanisms(
     Between the two stand the values of guessing without the run.
 
     Args:
-        study: the command.
-        base: the federation, whose noise is varied.
-        name: of the attack.
-        table: the paper's values by mechanism and epsilon.
-        metrics: that the paper prints, and by which factor ours are multiplied.
-        method: of the attack; empty where it has one only.
+        study: The study, which trains and attacks.
+        base: The federation, whose noise is varied.
+        name: The name of the attack.
+        table: The paper's values by mechanism and epsilon.
+        metrics: The metrics that the paper prints, and the factors of our values.
+        method: The method of the attack; empty where it has only one.
     """
     words = list(metrics)
     print_header(

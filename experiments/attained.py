@@ -41,7 +41,7 @@ from sordino import (
 from sordino.audit.auditing import audit
 from sordino.protocol import Privacy
 
-# In words, the protocol, the view, the unit.
+# A description, the protocol, the view and the unit.
 Row = tuple[str, Protocol, str, str]
 
 
@@ -72,8 +72,8 @@ def calibrate_rows(rows: list[Row], mu: float = 3.0) -> list[Row]:
     """Returns the rows with the noise that gives them a certified mu.
 
     Args:
-        rows: at sigma = 1.
-        mu: the certified one; 3 is far from both certainty and guessing.
+        rows: The rows at sigma = 1.
+        mu: The certified mu; 3 is far from both certainty and guessing.
     """
     found: list[Row] = []
     for words, protocol, view, unit in rows:
@@ -95,12 +95,12 @@ def make_noisy_federation(
     """Returns a federation of noisy-sgd with batches of 8.
 
     Args:
-        sampling: of the batches.
-        multiplier: of the noise.
-        steps: of a round.
-        rounds: of the training.
-        rate: at which clients take part.
-        records: of a client.
+        sampling: How batches are sampled.
+        multiplier: The noise multiplier.
+        steps: The local steps of a round.
+        rounds: The rounds of the training.
+        rate: The probability that a client takes part.
+        records: The records of a client.
     """
     rule = NoisySgd(
         steps=steps,
@@ -229,7 +229,7 @@ def list_mechanism_rows() -> list[Row]:
     return [*found, ("shuffled, 12 clients", shuffled, "server", "client")]
 
 
-# Of a look.
+# The sizes of a quick look.
 QUICK_ROWS = 3
 QUICK_TRAININGS = 500
 KINDS = ("add-or-remove", "replace-one")
@@ -245,8 +245,8 @@ def print_audit(row: Row, trainings: int) -> None:
     """Audits one federation, and prints its line.
 
     Args:
-        row: the federation, the view and the unit.
-        trainings: on each side.
+        row: The federation, the view and the unit.
+        trainings: The trainings on each side.
     """
     words, protocol, view, unit = row
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""CSV files of experiments: a line for each finished cell, appended at once, never trained again."""
+"""CSV files of experiments, with a line for each finished cell, which is never trained again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = dict[str, str]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Returns the lines of a file; none if there is no file yet.
+    """Returns the lines of a file, none of them if there is no file yet.
 
     Args:
         path: The file.
@@ -22,7 +22,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def find_finished(path: Path, key: Sequence[str]) -> set[tuple[str, ...]]:
-    """Returns what tells the finished cells of a file apart.
+    """Returns the identifying values of the finished cells of a file.
 
     Args:
         path: The file.
@@ -32,7 +32,7 @@ def find_finished(path: Path, key: Sequence[str]) -> set[tuple[str, ...]]:
 
 
 def append_row(path: Path, columns: Sequence[str], row: Mapping[str, object]) -> None:
-    """Adds a line to a file, which gets its head with the first.
+    """Adds a line to a file, and the head before the first.
 
     Args:
         path: The file.
@@ -43,7 +43,7 @@ def append_row(path: Path, columns: Sequence[str], row: Mapping[str, object]) ->
 
 
 def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Adds the lines of a cell to a file, at once.
+    """Adds all lines of a cell to a file at once.
 
     Args:
         path: The file.
@@ -59,7 +59,7 @@ def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
 
 
 def spell_value(value: object) -> str:
-    """Returns a value as the file has it: nothing for None, numbers in six digits.
+    """Returns a value as it is written in the file: nothing for None, numbers in six digits.
 
     Args:
         value: The value.

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Trains once, prints a row for every number of rounds and writes them.
 
     Args:
-        arguments: of the command line; by default those of the process.
+        arguments: The arguments of the command line; by default those of the process.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -119,7 +119,7 @@ def calibrate_forever(protocol: Protocol) -> Protocol:
     """Returns the protocol with noise under which the last model keeps its epsilon for every T.
 
     Args:
-        protocol: with any noise.
+        protocol: The protocol, with any noise.
     """
     endless = replace(protocol, rounds=FOREVER)
     found = calibrate(endless, view="final", epsilon=EPSILON, delta=DELTA)
@@ -130,8 +130,8 @@ def price_rounds(protocol: Protocol, rounds: int) -> tuple[str, ...]:
     """Returns the certified epsilons of three views, and what the first never exceeds.
 
     Args:
-        protocol: the federation.
-        rounds: how many are run.
+        protocol: The federation.
+        rounds: The number of rounds.
     """
     plan = replace(protocol, rounds=rounds)
     prices = [certify(plan, view).epsilon(DELTA) for view in ("final", "rounds", "server")]

@@ -33,10 +33,10 @@ def make_federation(data: str, clients: int, records: int, sigma: float) -> Prot
     """Returns a federation on one data set.
 
     Args:
-        data: the name of the data set.
-        clients: the number of clients.
-        records: the number of records of each.
-        sigma: the standard deviation of each client's noise.
+        data: The name of the data set.
+        clients: The number of clients.
+        records: The number of records of each.
+        sigma: The standard deviation of each client's noise.
     """
     return Protocol(
         seed=1,
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Trains every federation, prints the table and writes it as JSON.
 
     Args:
-        arguments: of the command line; by default those of the process.
+        arguments: The arguments of the command line; by default those of the process.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("converging_privacy.json"))
@@ -92,8 +92,8 @@ def train_cell(name: str, protocol: Protocol) -> dict[str, Any]:
     """Trains one federation.
 
     Args:
-        name: of the data set.
-        protocol: the federation.
+        name: The name of the data set.
+        protocol: The federation.
 
     Returns:
         A row: the number of rounds, the accuracy in percent after the last, and epsilon by view.
@@ -104,7 +104,7 @@ def train_cell(name: str, protocol: Protocol) -> dict[str, Any]:
         "data": name,
         "rounds": protocol.rounds,
         "accuracy": 100 * float(run.metrics["accuracy"][-1]),
-        # A value by itself: one of the views is called as the number of rounds is.
+        # The number of rounds is kept apart, since one of the views is called `rounds` too.
         "epsilon": {view: certify(run.protocol, view).epsilon(DELTA) for view in VIEWS},
     }
 
@@ -113,8 +113,8 @@ def draw_epsilons(rows: list[dict[str, Any]], path: Path) -> None:
     """Draws epsilon against rounds, a panel for each data set.
 
     Args:
-        rows: of the table.
-        path: the file that is written.
+        rows: The rows of the table.
+        path: The file that is written.
     """
     from matplotlib.figure import Figure
 

@@ -72,5 +72,5 @@ def save_figure(figure: Any, axes: Any, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=150)
-    # Without a date, equal figures are equal files.
+    # Without a date in them, equal figures are equal files.
     figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})

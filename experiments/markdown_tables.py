@@ -7,7 +7,7 @@ def print_header(*words: str) -> None:
     """Prints the head of a table.
 
     Args:
-        words: the names of the columns.
+        words: The names of the columns.
     """
     print("| " + " | ".join(words) + " |\n|" + "---|" * len(words), flush=True)
 
@@ -16,6 +16,6 @@ def print_row(*cells: object) -> None:
     """Prints one row of a table.
 
     Args:
-        cells: the values of its columns.
+        cells: The values of its columns.
     """
     print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)

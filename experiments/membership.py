@@ -116,14 +116,14 @@ def compare_peers(options: argparse.Namespace) -> None:
 
 
 def score_by_tensorflow_privacy(known: MembershipEvidence, option: str, folder: Path) -> np.ndarray:
-    """Returns what tensorflow-privacy makes of the same answers.
+    """Returns tensorflow-privacy's scores of the same answers.
 
     It takes one variance for all records, as its authors advise for few shadows.
 
     Args:
-        known: the answers.
+        known: The answers.
         option: "both", or "out" for LiRA offline.
-        folder: of the wheel.
+        folder: The folder of the wheel.
     """
     code = load_advanced_mia(folder)
     labels = known.labels.numpy()
@@ -185,7 +185,7 @@ def load_advanced_mia(folder: Path) -> Any:
 def score_by_privacy_meter(
     known: MembershipEvidence, population: MembershipEvidence, path: Path
 ) -> np.ndarray:
-    """Returns what the authors' code makes of the same answers.
+    """Returns the scores of the same answers by the authors' code.
 
     It tunes its parameter on one model, which is the last shadow here.
     """
@@ -196,7 +196,7 @@ def score_by_privacy_meter(
     spec.loader.exec_module(code)
 
     def signals(evidence: MembershipEvidence) -> np.ndarray:
-        """Returns records x models: the attacked one, the one tuned on, the other shadows."""
+        """Returns a table of records by models: the attacked one, the one tuned on, and shadows."""
         target = rmia.true_class_probabilities(evidence.target, evidence.labels)
         shadows = rmia.true_class_probabilities(evidence.shadows, evidence.labels)
         return np.stack([target, shadows[-1], *shadows[:-1]], axis=1)

@@ -33,7 +33,7 @@ from sordino.protocol import Protocol, UserError, View
 
 RATES = (0.1, 0.01, 0.001)
 CONFIDENCE = 0.999
-# How many trainings one call runs; their records are let go of when it ends.
+# How many trainings one call runs, which frees their records when it ends.
 TRAININGS_PER_CALL = 1000
 HALVES = 2
 SIDES = 2
@@ -41,16 +41,16 @@ SIDES = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MembershipGame:
-    """Trainings with a record and without. Everything follows from these values.
+    """A game of trainings with a record and without it.
 
     Attributes:
-        protocol: the federation; clients hold all training records, so that one of them always
+        protocol: The federation; clients hold all training records, so that one of them always
             holds the record.
-        data: the data with the record.
-        row: where the record stands among the training records.
-        other: what stands in its place: a record as the data set stores it, and its label.
-        module: the initial model.
-        trainings: on each side, by which detections are counted; as many again choose thresholds.
+        data: The data with the record.
+        row: The row of the record among the training records.
+        other: The record in its place, as the data set stores it, and its label.
+        module: The initial model.
+        trainings: The trainings on each side that count detections; as many choose thresholds.
     """
 
     protocol: Protocol
@@ -90,10 +90,10 @@ def play_game(
     """Trains on both sides and scores every last model; a high score speaks for the record.
 
     Args:
-        game: what is played.
-        protocol: what really runs, where that is not what is certified: to see whether the game
+        game: The game.
+        protocol: What really runs, where that is not what is certified: to see whether the game
             would notice.
-        tick: called with the share of the work that is done.
+        tick: Called with the share of the work that is done.
 
     Returns:
         The scores of both sides, one half to choose thresholds by, one half to judge by.
@@ -124,13 +124,13 @@ def play_game(
 
 
 class RecordScorer:
-    """Scores trained models. It holds a model that every call overwrites."""
+    """Scores trained models by one network, whose weights every call overwrites."""
 
     def __init__(self, game: MembershipGame) -> None:
         """Loads the record and the one in its place.
 
         Args:
-            game: what is played.
+            game: The game.
         """
         self._flat = FlatModel(game.module)
         records = tensors(game.data, "train")
@@ -143,7 +143,7 @@ class RecordScorer:
         """Returns how much more confident a model is of the record than of the other.
 
         Args:
-            trained: the model.
+            trained: The model.
         """
         self._flat.from_state(trained.state or {})
         answers = predict_answers(self._flat, self._inputs)
@@ -153,13 +153,13 @@ class RecordScorer:
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """How often the record was detected at one false positive rate, beside what is certified.
+    """The rate of detections at one false positive rate, beside the certified one.
 
     Attributes:
-        aimed: the false positive rate that was aimed at.
-        limits: of the errors that were really made, together at 99.9 %.
-        allowed: the largest true positive rate that the certified curve allows there.
-        refuted: whether the certified curve cannot be true.
+        aimed: The false positive rate that was aimed at.
+        limits: The limits of the errors that were really made, together at 99.9 %.
+        allowed: The largest true positive rate that the certified curve allows there.
+        refuted: Whether the certified curve cannot be true.
     """
 
     aimed: float
@@ -179,9 +179,9 @@ def find_detections(
     """Returns lower limits of the true positive rate at some false positive rates.
 
     Args:
-        scores: what `play_game` returned.
-        certified: the guarantee that is held against them.
-        rates: the false positive rates that are aimed at.
+        scores: The result of `play_game`.
+        certified: The guarantee that is held against them.
+        rates: The false positive rates that are aimed at.
 
     Example:
         >>> from sordino import Constant, FedAvg, Gaussian, Protocol, certify

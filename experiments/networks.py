@@ -35,7 +35,7 @@ def make_tanh_network(input_shape: tuple[int, ...], outputs: int) -> nn.Sequenti
 
 
 def side_after_layers(side: int) -> int:
-    """Returns how many pixels both convolutions and poolings leave of a side.
+    """Returns the number of pixels that both convolutions and poolings leave of a side.
 
     Args:
         side: Pixels of a side of the image.

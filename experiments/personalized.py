@@ -55,8 +55,8 @@ def make_federation(own: Personalization, options: argparse.Namespace) -> Protoc
     """Returns the paper's setting (section 4.1).
 
     Args:
-        own: how clients keep personal models.
-        options: of the command line.
+        own: How clients keep personal models.
+        options: The options of the command line.
     """
     schedule = Constant(rate=options.rate)
     rule = NoisySgd(
@@ -81,8 +81,8 @@ def train_rounds(
     """Yields the global model and the clients' states after every round.
 
     Args:
-        setup: the federation.
-        engine: its name.
+        setup: The federation.
+        engine: The name of the engine.
     """
     # Not `train`: personal models are read after every round, and a run keeps only the last ones.
     with choose_engine(setup, engine).start(setup, workers=None, device="cpu") as work:
@@ -91,13 +91,13 @@ def train_rounds(
 
 
 class ClientScorer:
-    """Scores models on every client's own test records. It holds a model that is overwritten."""
+    """Scores models on every client's own test records, by one network that it overwrites."""
 
     def __init__(self, setup: Setup) -> None:
         """Draws the test records.
 
         Args:
-            setup: the federation.
+            setup: The federation.
         """
         self._setup = setup
         self._model = FlatModel(setup.module)
@@ -110,7 +110,7 @@ class ClientScorer:
         """Returns the mean accuracy over clients.
 
         Args:
-            models: one for each client.
+            models: One model for each client.
         """
         accuracies = []
         for model, rows in zip(models, self._tests, strict=True):
@@ -127,8 +127,8 @@ def trace_accuracies(name: str, options: argparse.Namespace) -> dict[str, list[f
     """Returns accuracies after some of the rounds.
 
     Args:
-        name: the kind of federation, a key of `KINDS`.
-        options: of the command line.
+        name: The kind of federation, a key of `KINDS`.
+        options: The options of the command line.
     """
     setup = prepare(make_federation(KINDS[name], options))
     scorer = ClientScorer(setup)

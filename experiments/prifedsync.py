@@ -41,7 +41,7 @@ from sordino.papers import prifedsync
 from sordino.privacy.guarantee import round_up
 
 DELTA = 1e-5
-# Rounds between two scores: the rounds to a target are known up to so many.
+# Rounds between two scores, and so the error of the number of rounds to a target.
 SCORED = 4
 COLUMNS = (
     *KEY,
@@ -74,7 +74,7 @@ def measure_cell(cell: Cell) -> dict[str, object]:
 
 
 def price_rounds(cell: Cell, rounds: int) -> dict[str, object]:
-    """Returns what a number of rounds costs: certified epsilon, and the mu that the paper prints.
+    """Returns the price of a number of rounds: certified epsilon, and mu by the paper's formula.
 
     Args:
         cell: The cell.
@@ -95,7 +95,7 @@ def price_rounds(cell: Cell, rounds: int) -> dict[str, object]:
 
 
 def spell_trace(trace: Trace) -> dict[str, object]:
-    """Returns the curves of a training as the file has them.
+    """Returns the curves of a training as they are written in the file.
 
     Args:
         trace: How accurate models were.
@@ -110,7 +110,7 @@ def spell_trace(trace: Trace) -> dict[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains what is not in the file yet, or shows what is.
+    """Trains the cells that the file lacks, or shows the others.
 
     Args:
         arguments: Of the command line; by default those of the process.

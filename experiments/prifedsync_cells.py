@@ -20,17 +20,17 @@ from sordino.protocol import Decay, Dirichlet, Schedule, Shards
 
 # Mean accuracies of own models at which the paper counts rounds.
 TARGETS = {"mnist": 0.90, "cifar10": 0.52}
-# The rate that the paper names, and the one that LeNet-5 needs to get to 90 % within its rounds.
+# The rate that the paper states, and the one by which LeNet-5 reaches 90 % within its rounds.
 RATES = {
     ("mnist", "prifedsync-mnist"): 0.001,
     ("mnist", "lenet5"): 0.003,
     ("cifar10", "prifedsync-cifar"): 0.005,
     ("cifar10", "lenet5"): 0.005,
 }
-# Of a look.
+# The sizes of a quick look.
 QUICK_ROUNDS = 10
 QUICK_CELLS = 3
-# A training that has not reached its target after so many times the paper's rounds is given up.
+# A training that has not reached its target after this multiple of the paper's rounds is given up.
 PATIENCE = 2.0
 
 
@@ -63,7 +63,7 @@ KEY = tuple(field.name for field in fields(Cell))
 
 
 def make_protocol(cell: Cell) -> Protocol:
-    """Returns what a cell trains (sections 4.1 and 4.2).
+    """Returns the protocol of a cell (sections 4.1 and 4.2).
 
     Args:
         cell: The cell.
@@ -100,7 +100,7 @@ def make_protocol(cell: Cell) -> Protocol:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Holds how accurate models were, round by round.
+    """The accuracy of models, round by round.
 
     Attributes:
         rounds: After which the models were scored.
@@ -217,7 +217,7 @@ def list_cells(names: Sequence[str], seeds: int, quick: bool, lenet: bool = True
 
 
 def read_key(cell: Cell) -> tuple[str, ...]:
-    """Returns what tells a cell from the others, as the file has it.
+    """Returns the values that identify a cell, as they are written in the file.
 
     Args:
         cell: The cell.
@@ -226,7 +226,7 @@ def read_key(cell: Cell) -> tuple[str, ...]:
 
 
 def find_reached(rounds: Sequence[int], own: Sequence[float], target: float) -> int | None:
-    """Returns the first scored round in which own models reached a target; None where none did.
+    """Returns the first scored round in which own models reached a target, or None.
 
     Args:
         rounds: After which they were scored.

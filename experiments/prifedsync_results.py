@@ -20,7 +20,7 @@ from sordino.papers.prifedsync_tables import PRINTED, PrintedRow
 from sordino.protocol import Dirichlet
 from sordino.randomness import Key
 
-# What the paper prints beside a row: accuracy in percent, and without noise (Tables 1 and 3).
+# The accuracies in percent that the paper prints, with noise and without (Tables 1 and 3).
 ACCURACIES = {
     1: (
         *((90.03, 98.74), (90.25, 98.72), (90.10, 98.55)),
@@ -37,7 +37,7 @@ SHOWN_CLIENTS = 10
 
 
 def find_cells(rows: Sequence[Row], printed: PrintedRow, model: str) -> list[Row]:
-    """Returns the lines of a printed row, one for each seed, without those of a look.
+    """Returns the lines of a printed row, one for each seed, without those of a quick look.
 
     Args:
         rows: Of the file.
@@ -75,7 +75,7 @@ def read_curve(row: Row, name: str) -> dict[int, float]:
 
 
 def accuracy_after(row: Row, name: str, rounds: int) -> float | None:
-    """Returns an accuracy after the last score of so many rounds; None where there is none.
+    """Returns the last accuracy that was scored within some rounds, or None.
 
     Args:
         row: Of the file.
@@ -139,7 +139,7 @@ def list_lines(rows: Sequence[Row], table: int, model: str) -> Iterator[tuple[ob
 
 
 def spell_rounds(found: Sequence[Row]) -> str:
-    """Returns the rounds to the target, the mean over seeds; or that it was not reached.
+    """Returns the mean over seeds of the rounds to the target, or words if it was not reached.
 
     Args:
         found: Lines of one cell.
@@ -186,7 +186,7 @@ def spell_free(rows: Sequence[Row], printed: PrintedRow, found: Sequence[Row]) -
 
 
 def spell_most(found: Sequence[Row], name: str) -> str:
-    """Returns the largest of a column over seeds, in two decimals, never below what it is.
+    """Returns the largest of a column over seeds, rounded up to two decimals.
 
     Args:
         found: Lines of one cell.
@@ -196,7 +196,7 @@ def spell_most(found: Sequence[Row], name: str) -> str:
 
 
 def draw_figures(rows: Sequence[Row], folder: Path) -> None:
-    """Draws every figure of which something was measured, as PNG and SVG.
+    """Draws every figure for which there are measurements, as PNG and SVG.
 
     Args:
         rows: Of the file.
@@ -212,7 +212,7 @@ def draw_figures(rows: Sequence[Row], folder: Path) -> None:
         draw_labels(folder / "prifedsync-figure-6a.png")
 
 
-# Which rows a figure shows; rows of Table 2 that repeat Table 1 are shown once.
+# The rows that a figure shows; rows of Table 2 that repeat Table 1 are shown once.
 FIGURES: dict[str, Any] = {
     "figure-1": lambda row: row.table == 1 and row.probability == 0.5 and row.sigma != 0.9,
     "figure-2": lambda row: row.table == 2,
@@ -220,7 +220,7 @@ FIGURES: dict[str, Any] = {
     "figure-5": lambda row: row.table == 1 and row.sigma == 0.75,
     "figure-6b": lambda row: row.table == 3 and row.probability == 1,
 }
-# Those that show the global model beside clients' own.
+# The figures that show the global model beside clients' own.
 BOTH_MODELS = ("figure-1", "figure-3", "figure-6b")
 
 

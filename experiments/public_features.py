@@ -21,22 +21,22 @@ from sordino.models.scattering import Scattering
 
 # Directions that are kept: those in which the public digits vary most.
 DIRECTIONS = 400
-# Of every picture's features: a bias coordinate of 1 beside them takes little of the ball.
+# The norm of every picture's features, beside which a bias coordinate of 1 is small.
 NORM = 10.0
 # Digits are drawn into the middle of a picture, as MNIST's are.
 DRAWN = 20
-# Each digit is there once as it is, and so many times turned, sheared, enlarged and moved.
+# How many turned, sheared, enlarged and moved copies there are of each digit.
 DISTORTED = 5
-# What is added to the spreads within classes, as a share of the largest, before they are evened.
+# Added to the spreads within classes, as a share of the largest, before they are made equal.
 FLOOR = 3e-3
-# How much longer the directions between the classes' means become.
+# The factor by which directions between the classes' means become longer.
 EMPHASIS = 1.5
 # Pictures that are transformed at once.
 CHUNK = 500
 
 
 def whiten_scattering(input_shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    """Returns a function of pictures of 28 by 28 pixels, whose results all have the same norm.
+    """Returns a function that maps pictures of 28 by 28 pixels to features of one norm.
 
     In its directions the public digits of a class spread evenly, so that steps learn at the same
     pace in all of them, and those between the classes' means are longer.

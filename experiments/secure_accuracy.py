@@ -36,13 +36,13 @@ class Case:
     """Holds one data set with its model.
 
     Attributes:
-        name: of the case.
-        title: in the table.
-        example: the protocol that it starts from.
-        changes: keys of the example that are changed.
-        epsilons: the targets.
-        at_least: the accuracy that is to be reached at each.
-        published: what a trusted server reaches, with its source.
+        name: The name of the case.
+        title: The title in the table.
+        example: The protocol that it starts from.
+        changes: The keys of the example that are changed, with their values.
+        epsilons: The targets.
+        at_least: The accuracy that is to be reached at each.
+        published: The accuracy of a trusted server, with its source.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Case:
 
     @property
     def protocol(self) -> Protocol:
-        """The federation; a sweep calibrates its noise, so it has no budget."""
+        """The federation, without a budget, since a sweep calibrates its noise."""
         plan = loads(example_text(self.example))
         return override_keys(plan, ["seed=1", "noise.secure=false", "privacy={}", *self.changes])
 
 
-# The cheapest.
+# The cheapest case.
 QUICK_CASE = "adult"
 OWN_NOISE = ("federation.channel=direct",)
 CASES = (
@@ -162,11 +162,11 @@ def measure_case(case: Case, seeds: int, folder: Path) -> Iterator[dict[str, obj
     """Yields the rows of a case: for every epsilon and seed, and without noise.
 
     Args:
-        case: data set and model.
-        seeds: trainings of every setting.
-        folder: where its sweeps are kept.
+        case: The data set and the model.
+        seeds: The trainings of each setting.
+        folder: The folder of its sweeps.
     """
-    # A sweep for every epsilon and seed, so that more of them do not make another sweep of all.
+    # A sweep for every epsilon and seed, so that adding one repeats none of the others.
     for seed in range(1, seeds + 1):
         plan = override_keys(case.protocol, [f"seed={seed}"])
         for epsilon in case.epsilons:
@@ -182,12 +182,12 @@ def measure_case(case: Case, seeds: int, folder: Path) -> Iterator[dict[str, obj
 
 
 def read_rows(case: Case, target: str, swept: Sweep) -> Iterator[dict[str, object]]:
-    """Yields the rows of a sweep as the CSV file has them.
+    """Yields the rows of a sweep as they are written in the CSV file.
 
     Args:
-        case: that was swept.
-        target: the epsilon that was asked for.
-        swept: what was found.
+        case: The case that was swept.
+        target: The epsilon that the noise was calibrated for.
+        swept: The results of the sweep.
     """
     for row in swept.rows:
         yield {
@@ -205,7 +205,7 @@ def read_csv(path: Path) -> dict[tuple[str, str, str], dict[str, str]]:
     """Returns the rows of the CSV file, by case, target and seed.
 
     Args:
-        path: the file, which need not exist.
+        path: The file, which need not exist.
     """
     if not path.exists():
         return {}
@@ -217,8 +217,8 @@ def write_csv(path: Path, rows: dict[tuple[str, str, str], dict[str, str]]) -> N
     """Writes all rows that are known.
 
     Args:
-        path: the file.
-        rows: by case, target and seed.
+        path: The file.
+        rows: The rows by case, target and seed.
     """
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
@@ -231,9 +231,9 @@ def find_accuracies(rows: Sequence[dict[str, str]], case: str, target: str) -> l
     """Returns the accuracies of all seeds of a case at a target.
 
     Args:
-        rows: of the CSV file.
-        case: its name.
-        target: the epsilon, or `NO_NOISE`.
+        rows: The rows of the CSV file.
+        case: The name of the case.
+        target: The epsilon, or `NO_NOISE`.
     """
     found = [row for row in rows if (row["case"], row["target"]) == (case, target)]
     return [float(row["accuracy"]) for row in found if row["accuracy"]]
@@ -243,7 +243,7 @@ def print_table(rows: Sequence[dict[str, str]]) -> None:
     """Prints the table of all cases that were measured.
 
     Args:
-        rows: of the CSV file.
+        rows: The rows of the CSV file.
     """
     print_header("data", "epsilon", "accuracy", "seeds", "to reach", "without noise", "published")
     for case in CASES:
@@ -265,7 +265,7 @@ def format_accuracies(values: Sequence[float]) -> str:
     """Returns the mean of accuracies with their spread.
 
     Args:
-        values: of all seeds.
+        values: The accuracies of all seeds.
     """
     if not values:
         return "not measured"
@@ -279,8 +279,8 @@ def draw_curves(rows: Sequence[dict[str, str]], path: Path) -> None:
     """Draws accuracy against epsilon on MNIST in the view `server`, as PNG and SVG.
 
     Args:
-        rows: of the CSV file.
-        path: the PNG file; the SVG file stands beside it.
+        rows: The rows of the CSV file.
+        path: The PNG file; the SVG file is written beside it.
     """
     from matplotlib.figure import Figure
 

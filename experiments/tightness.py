@@ -64,13 +64,13 @@ class Row:
     """Describes one bound, and how its lower bound is computed.
 
     Attributes:
-        bound: the method that certify names.
-        setting: the protocol in words.
-        protocol: the protocol.
-        view: the adversary.
-        exact: computes an epsilon that the protocol cannot have less of.
-        why: the reason for the gap between the two numbers.
-        unit: the unit of privacy.
+        bound: The method that certify names.
+        setting: The protocol in words.
+        protocol: The protocol.
+        view: The adversary.
+        exact: Computes a lower bound on the epsilon of the protocol.
+        why: The reason for the gap between the two numbers.
+        unit: The unit of privacy.
     """
 
     bound: str
@@ -237,8 +237,8 @@ def jumping_moves(steps: int, rate: float) -> tuple[np.ndarray, np.ndarray, np.n
     move, which is 2 `steps` lengths of a step.
 
     Args:
-        steps: of a round.
-        rate: probability that a step draws the record.
+        steps: The local steps of a round.
+        rate: The probability that a step draws the record.
 
     Returns:
         The moves along the second and the first coordinate, and the probabilities of the patterns.
@@ -497,7 +497,7 @@ def budget_rows() -> list[Row]:
 
 def all_rows() -> list[Row]:
     """Returns every row of the table."""
-    # Those rows are made of what is here.
+    # That module imports this one.
     from experiments.tightness_rules import all_rule_rows
 
     return [
@@ -512,7 +512,7 @@ def all_rows() -> list[Row]:
 
 
 def as_table(rows: list[dict[str, str]]) -> str:
-    """Returns the rows as docs/tightness.md holds them."""
+    """Returns the rows as a table for docs/tightness.md."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     lines += ["| " + " | ".join(row[column] for column in COLUMNS) + " |" for row in rows]
     return "\n".join(lines)

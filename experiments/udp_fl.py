@@ -89,7 +89,7 @@ def measure_cell(cell: Cell) -> dict[str, object]:
 
 
 def round_up(epsilon: float) -> float:
-    """Returns an epsilon in four decimals, never below what it is.
+    """Returns an epsilon rounded up to four decimals.
 
     Args:
         epsilon: That was certified.
@@ -109,7 +109,7 @@ def find_deviation(plan: Protocol) -> float:
 
 
 def count_uploads(run: Run) -> int:
-    """Returns how many uploads a run received.
+    """Returns the number of uploads that a run received.
 
     Args:
         run: The run.
@@ -118,7 +118,7 @@ def count_uploads(run: Run) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains what is not in the file yet, or shows what is.
+    """Trains the cells that the file lacks, or shows the others.
 
     Args:
         arguments: Of the command line; by default those of the process.

@@ -45,7 +45,7 @@ from sordino.attacks.suite import attack
 from sordino.papers.attack_tables import TABLE_6, TABLE_8, TABLE_9
 from sordino.protocol import dumps
 
-# Rounds between two models that are attacked, where a table shows how leaks grow.
+# The rounds between two attacked models, where a table shows how leaks grow.
 ATTACKED_EVERY = 50
 QUICK_ROUNDS = 15
 QUICK_SHADOWS = 4
@@ -103,7 +103,7 @@ PLANS = {
 
 
 def list_cells(options: argparse.Namespace) -> Iterator[tuple[str, Cell, int]]:
-    """Yields tables, what they train, and how many shadows are trained beside it.
+    """Yields tables, the cells that they train, and the number of shadows beside each.
 
     Args:
         options: Of the command line.
@@ -159,7 +159,7 @@ def attack_cell(name: str, cell: Cell, shadows: int, runs: Path) -> list[dict[st
 
 
 def train_once(plan: Protocol, runs: Path) -> Run:
-    """Returns the run of a federation: trained, resumed or read.
+    """Returns the run of a federation, which is trained, resumed or read.
 
     Args:
         plan: The federation.
@@ -177,7 +177,7 @@ def train_once(plan: Protocol, runs: Path) -> Run:
 
 
 def describe_cell(name: str, cell: Cell, shadows: int) -> tuple[str, ...]:
-    """Returns what tells a cell from the others, as the file has it.
+    """Returns the values that identify a cell, as they are written in the file.
 
     Args:
         name: Of the table.
@@ -236,7 +236,7 @@ def print_place(name: str, members: Sequence[Row]) -> None:
 
 
 def find_printed(name: str, row: Row) -> tuple[object, ...]:
-    """Returns what the paper prints for a line; blanks where it prints nothing.
+    """Returns the paper's values for a line; blanks where it prints none.
 
     Args:
         name: Of the table.
@@ -254,7 +254,7 @@ def find_printed(name: str, row: Row) -> tuple[object, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Attacks what is not in the file yet, or shows what is.
+    """Attacks the cells that the file lacks, or shows the others.
 
     Args:
         arguments: Of the command line; by default those of the process.
@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Returns what was asked for on the command line.
+    """Returns the options of the command line.
 
     Args:
         arguments: Of the command line; None for those of the process.

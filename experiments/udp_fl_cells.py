@@ -48,7 +48,7 @@ KEY = tuple(field.name for field in fields(Cell))
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """What is trained on one data set.
+    """The federation of one data set.
 
     Attributes:
         example: The file that it is made from.
@@ -81,7 +81,7 @@ FEDERATIONS = {
     "cifar10": Federation(
         example="udp-fl-cifar", model="prifedsync-cifar", parameters=122_570, records=50_000
     ),
-    # 4,708 images in the place of Medical MNIST, which no data set of the registry has.
+    # 4,708 images in place of Medical MNIST, which is not among the known data sets.
     "pneumoniamnist": Federation(
         example="udp-fl-mnist", model="udp-mnist", parameters=21_432, records=4_700
     ),
@@ -92,7 +92,7 @@ FEDERATIONS = {
     "digits": Federation(
         example="shuffler", model="logistic", parameters=650, records=1_400, clients=700
     ),
-    # What is attacked: half of CIFAR-10, so that as many records are no members, and faces.
+    # The data that are attacked: faces, and half of CIFAR-10, so that as many are not members.
     "half-cifar10": Federation(
         example="udp-fl-cifar", model="lenet5", parameters=62_006, records=25_000, source="cifar10"
     ),
@@ -107,7 +107,7 @@ FEDERATIONS = {
 
 
 def make_protocol(cell: Cell) -> Protocol:
-    """Returns what a cell trains, with the noise that it needs.
+    """Returns the protocol of a cell, with the noise that it needs.
 
     Args:
         cell: The cell.
@@ -300,7 +300,7 @@ def list_cells(names: Sequence[str], seeds: int, quick: bool) -> Iterator[Cell]:
 
 
 def read_key(cell: Cell) -> Iterator[str]:
-    """Yields what tells a cell from the others, as the file has it.
+    """Yields the values that identify a cell, as they are written in the file.
 
     Args:
         cell: The cell.

@@ -14,7 +14,7 @@ from experiments.udp_fl_cells import EPSILONS, FEDERATIONS, KEY, MECHANISMS
 
 # Rounds between two scores.
 SCORED = 10
-# Of what the paper prints in numbers: Table 4, on CIFAR-10 with ResNet-18.
+# The epsilons and accuracies of Table 4, on CIFAR-10 with ResNet-18.
 PRINTED_EPSILONS = (2.0, 4.0, 6.0, 8.0)
 TABLE_4 = {
     "gaussian": (0.704, 0.714, 0.719, 0.742),
@@ -33,7 +33,7 @@ TITLES = {
 }
 # Data whose federations have one size.
 FIXED = [name for name, federation in FEDERATIONS.items() if federation.clients is not None]
-# Of figures, where they are not those of the data.
+# The names of data in the names of figures, where they differ.
 NAMES = {
     "cifar10": "cifar",
     "pneumoniamnist": "pneumonia",
@@ -51,7 +51,7 @@ TABLE_5 = {"mnist": 2056.34, "cifar10": 3515.08}
 
 
 def read_score(row: Row) -> float:
-    """Returns the accuracy of a line; where it predicts numbers, the squared error.
+    """Returns the accuracy of a line, or its squared error where it predicts numbers.
 
     Args:
         row: Of the file.
@@ -69,7 +69,7 @@ def is_regression(row: Row) -> bool:
 
 
 def spell_scores(rows: Sequence[Row]) -> str:
-    """Returns mean and spread, of accuracies in percent, of squared errors as they are.
+    """Returns the mean and the spread of accuracies, in percent, or of squared errors.
 
     Args:
         rows: One for each seed.
@@ -85,7 +85,7 @@ def spell_scores(rows: Sequence[Row]) -> str:
 
 
 def spell_epsilon(text: str) -> str:
-    """Returns an epsilon of the file in two decimals, never below what it is.
+    """Returns an epsilon of the file, rounded up to two decimals.
 
     Args:
         text: As the file has it, in six digits.
@@ -137,7 +137,7 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def print_costs(rows: Sequence[Row]) -> None:
-    """Prints what a training took and sent, beside Table 5.
+    """Prints the time and the traffic of trainings, beside Table 5.
 
     Args:
         rows: Of the file.
@@ -164,7 +164,7 @@ def print_costs(rows: Sequence[Row]) -> None:
 
 
 def draw_figures(rows: Sequence[Row], folder: Path) -> None:
-    """Draws every figure of which something was measured, as PNG and SVG.
+    """Draws every figure for which there are measurements, as PNG and SVG.
 
     Args:
         rows: Of the file.
@@ -261,7 +261,7 @@ def draw_federations(rows: Sequence[Row], column: str, usual: dict[str, float], 
 
 
 def name_score(row: Row) -> str:
-    """Returns what a line scores, in words.
+    """Returns the name of a line's score.
 
     Args:
         row: Of the file.

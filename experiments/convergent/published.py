@@ -80,9 +80,9 @@ def name_federation(clients: int, steps: int, sigma: float) -> str:
     """Returns the name of a cell of Tables 4, 8 and 10.
 
     Args:
-        clients: m.
+        clients: m, the number of clients.
         steps: K.
-        sigma: of the noise.
+        sigma: The standard deviation of the noise.
     """
     return f"m={clients} K={steps} sigma={sigma:g}"
 
@@ -91,8 +91,8 @@ def find_accuracy(table: str, cell: str) -> float | None:
     """Returns the accuracy in percent that the paper prints for a cell.
 
     Args:
-        table: its name.
-        cell: its name.
+        table: The name of the table.
+        cell: The name of the cell.
 
     Returns:
         The accuracy, or None where the paper prints none.
@@ -104,9 +104,9 @@ def find_distance(table: str, cell: str, rounds: int) -> float | None:
     """Returns the sensitivity that the paper prints for a cell.
 
     Args:
-        table: its name.
-        cell: its name.
-        rounds: after which it is printed.
+        table: The name of the table.
+        cell: The name of the cell.
+        rounds: The number of rounds after which it is printed.
 
     Returns:
         The sensitivity, or None where the paper prints none.

@@ -38,7 +38,7 @@ def remove_protocol_noise(protocol: Protocol) -> Protocol:
     """
     release = release_of(protocol)
     channel = protocol.channel
-    # Secure sums need noise, so without it uploads are sent directly.
+    # The twin hides nothing, so its uploads are sent directly.
     if release.secure_sum is not None:
         channel = Direct()
     # A protocol states one size of its noise, and no other.
