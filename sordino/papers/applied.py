@@ -1,4 +1,4 @@
-"""Finds the published bounds that speak about a given protocol. None of them is a promise."""
+"""Finds the published bounds that are about a given protocol. None of them is a promise."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 HARMONIC = 1.5
 
 Bounds = dict[str, float]
-# What the theorems have in common: rounds, clip, clients and sigma, by keyword.
+# The parameters that the theorems have in common: rounds, clip, clients and sigma.
 Federation = dict[str, Any]
 
-# How each local rule's bounds are found: from the protocol and what the theorems have in common.
+# The bounds of each local rule, from the rule, the protocol and the common parameters.
 RULE_BOUNDS: Registry[Callable[[Any, Protocol, Federation], Bounds]] = Registry(
     "published bound", "local rule", LocalRule
 )
-# The same for FedAvg, at each schedule of the learning rate.
+# The bounds of FedAvg for each schedule of the learning rate.
 SCHEDULE_BOUNDS: Registry[Callable[[Any, Protocol, Federation], Bounds]] = Registry(
     "published bound", "schedule", Constant | Cyclic | StageWise | Continuous | Decay
 )
@@ -50,8 +50,8 @@ SCHEDULE_BOUNDS: Registry[Callable[[Any, Protocol, Federation], Bounds]] = Regis
 def published_bounds(protocol: Protocol) -> Bounds:
     """Returns the mu that each applicable theorem of convergent-dp states for the last model.
 
-    The theorems speak of full participation, the plain mean and normal noise at the clients.
-    Theorems 3(a), 3(b) and 4 need a smoothness, which the protocol may vouch for.
+    The theorems are about full participation, the plain mean and Gaussian noise at the clients.
+    Theorems 3(a), 3(b) and 4 need a smoothness, which the protocol may state.
 
     Args:
         protocol: The federation.
@@ -168,7 +168,7 @@ def audit_with_claims(
         source: A protocol, its file or its tables; or the folder of a finished run.
         view: What the adversary sees.
         unit: "record" or "client".
-        **options: Those of `sordino.audit.auditing.audit`.
+        **options: The options of `sordino.audit.auditing.audit`.
 
     Returns:
         The finding, with a verdict on each published bound.

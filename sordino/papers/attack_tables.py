@@ -1,7 +1,4 @@
-"""What the papers print about attacks.
-
-The tables are convergent-dp, Tables 11 and 13 to 16, and udp-fl, Tables 6 to 9.
-"""
+"""The papers' tables of attacks: convergent-dp, 11 and 13 to 16, and udp-fl, 6 to 9."""
 
 from __future__ import annotations
 
@@ -161,8 +158,7 @@ TABLE_9 = {
     "staircase": {2: (2.44, 1.28), 4: (2.40, 1.26), 6: (2.35, 1.24), 8: (2.30, 1.22)},
 }
 
-# Which table a row of an attack belongs to, by data set, attack and metric, and what 1 of ours is
-# in the table.
+# The table of an attack's rows, by data set, attack and metric, and the table's value for our 1.
 _TABLES_BY_ROUND = {
     ("cifar10", "labels", "accuracy"): (TABLE_13, 100.0),
     ("cifar100", "labels", "accuracy"): (TABLE_13_CIFAR100, 100.0),

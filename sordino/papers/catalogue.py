@@ -14,9 +14,9 @@ from sordino.papers.claims import PublishedClaim
 from sordino.papers.parameters import suggest_names
 from sordino.protocol.errors import UserError
 
-# The order of the papers in docs/papers.md, which `as_markdown` must repeat.
 # A statement of the theory, as the code cites it.
 THEORY = re.compile(r"docs/theory\.md#(\w+)")
+# The papers are in the order of docs/papers.md, whose table `as_markdown` returns.
 CLAIMS: tuple[PublishedClaim, ...] = (
     *convergent_claims.CLAIMS,
     *convergent_remark_claims.CLAIMS,
@@ -38,13 +38,13 @@ def all_claims() -> tuple[PublishedClaim, ...]:
 
 
 def find(name: str) -> PublishedClaim:
-    """Returns the claim of a name.
+    """Returns the claim with a name.
 
     Args:
         name: Paper and theorem, such as "convergent/theorem-3a".
 
     Raises:
-        UserError: There is none; the message offers the nearest names.
+        UserError: No claim has the name; the message offers the nearest names.
 
     Example:
         >>> find("prifedsync/theorem-2").verdict
@@ -64,7 +64,7 @@ def find(name: str) -> PublishedClaim:
 
 
 def as_documents() -> dict[str, list[dict[str, str]]]:
-    """Returns the list as a JSON object.
+    """Returns the list of claims as a JSON object.
 
     Example:
         >>> as_documents()["claims"][2]["where"]
@@ -78,7 +78,7 @@ def as_documents() -> dict[str, list[dict[str, str]]]:
 
 
 def as_markdown() -> str:
-    """Returns the list as the table of the documentation.
+    """Returns the list of claims as the table of the documentation.
 
     Example:
         >>> print(as_markdown().splitlines()[0])

@@ -34,11 +34,11 @@ class PublishedClaim:
         relation: How the paper relates the true value to the printed one; most claims are upper
             bounds.
         condition: What must hold beyond the paper's assumptions for the claim to be true.
-        assumes: What the claim is about, where the paper says so elsewhere or implies it.
+        assumes: A restriction that the paper states elsewhere, or implies.
         published: The printed formula; takes some of the parameters by keyword.
-        exact: The exact value of the example, or a value certified by a theorem that holds;
-            likewise.
-        evidence: What the exact value is the value of.
+        exact: The exact value of an example, or a value certified by a theorem that holds, from
+            some of the parameters as well.
+        evidence: The example or the theorem of the exact value, as the subject of a sentence.
         defaults: The parameters of the check.
         outside: Changes to the defaults that break the condition and refute the claim; for
             conditional claims.
@@ -112,7 +112,7 @@ class Verdict:
 
     @property
     def explanation(self) -> str:
-        """What the numbers say about the claim, in two sentences or three."""
+        """The meaning of the numbers for the claim, in two or three sentences."""
         claim = self.claim
         outcome = "which contradicts it"
         if self.holds:
@@ -148,7 +148,7 @@ class Verdict:
         }
 
     def facts(self) -> list[tuple[str, str]]:
-        """Returns the check as lines of a word and a text, ready to be printed.
+        """Returns the check as pairs of a heading and a text, ready to be printed.
 
         Example:
             >>> from sordino.papers.catalogue import find
@@ -182,8 +182,7 @@ def check(claim: PublishedClaim, **overrides: Number) -> Verdict:
         The two numbers, and whether the claim is true of them.
 
     Raises:
-        UserError: An unknown parameter, one out of its range, or parameters that the theorem itself
-            excludes.
+        UserError: A parameter is unknown or out of its range, or the theorem excludes them.
 
     Example:
         >>> from sordino.papers.catalogue import find
@@ -213,7 +212,7 @@ def check(claim: PublishedClaim, **overrides: Number) -> Verdict:
 
 
 def _evaluate(formula: Formula, parameters: Mapping[str, Number]) -> float:
-    """Returns the formula at those parameters that it takes."""
+    """Returns the value of a formula at those of the parameters that it takes."""
     accepted = inspect.signature(formula).parameters
     return float(formula(**{name: value for name, value in parameters.items() if name in accepted}))
 

@@ -30,7 +30,7 @@ _COLOURS: dict[Kind, str] = {"earlier": GREY, "paper": ORANGE, "certified": BLUE
 _LABEL_COLOURS: dict[Kind, str] = {"earlier": DARK, "paper": ORANGE, "certified": BLUE}
 _LINE_WIDTHS: dict[Kind, float] = {"earlier": 1.6, "paper": 2.4, "certified": 2.4}
 _DASHES: dict[bool, Any] = {False: "-", True: (0, (4, 2))}
-# What the table leaves open, chosen once.
+# Constants that the table leaves open.
 _CLIENTS = 50
 _DELTA = 1e-5
 _CONVEXITY = 0.1
@@ -43,12 +43,12 @@ _MOST = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """One curve.
+    """One curve of the picture.
 
     Attributes:
-        label: Who states it, and the rate in words.
-        kind: Published earlier, by the paper, or certified.
-        value: The rate at a count, in any unit.
+        label: The source of the rate, and the rate in words.
+        kind: Whether the rate was published earlier or by the paper, or is certified.
+        value: Returns the rate at a count of rounds or steps, in any unit.
         dashed: Whether the curve is dashed.
 
     Example:
@@ -83,10 +83,10 @@ def rates_by_rounds() -> list[Rate]:
     from sordino.papers import convergent
 
     def refuted(rounds: int) -> float:
-        """Returns what the refuted theorem claims after some rounds.
+        """Returns the claim of the refuted theorem.
 
         Args:
-            rounds: How many rounds.
+            rounds: T, the number of rounds.
         """
         return convergent.theorem_3a(
             rounds=rounds,
@@ -101,7 +101,7 @@ def rates_by_rounds() -> list[Rate]:
     return [
         Rate(label="Wei 2020, Shi 2021: T", kind="earlier", value=float),
         Rate(
-            label="Noble 2022: √(T log(T/δ))",
+            label="Noble 2022: √(T log(2T/δ))",
             kind="earlier",
             value=lambda t: math.sqrt(t * math.log(2 * t / _DELTA)),
         ),
@@ -182,7 +182,7 @@ def draw_growth(path: Path) -> None:
         path: The file; its suffix decides the format.
 
     Raises:
-        UserError: A path that does not end in .png, .svg or .pdf, or that cannot be written.
+        UserError: The path does not end in .png, .svg or .pdf, or cannot be written.
 
     Example:
         >>> draw_growth(Path("growth.png"))  # doctest: +SKIP
@@ -293,10 +293,10 @@ def _name_ends(axes: Axes, rates: list[Rate], ends: list[float]) -> None:
 def spread_labels(heights: Sequence[float], *, gap: float) -> list[float]:
     """Returns places near the heights, in the same order and at least `gap` apart.
 
-    The sum of squared moves is least, by isotonic regression.
+    Isotonic regression makes the sum of the squared moves least.
 
     Args:
-        heights: Where the labels would be.
+        heights: The heights at which the labels would be.
         gap: The least distance of two labels.
 
     Example:

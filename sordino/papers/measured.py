@@ -51,12 +51,11 @@ SCHEDULES: dict[str, type[Falling]] = {
     "convergent/theorem-3c": StageWise,
     "convergent/theorem-4": Constant,
 }
-# The least number of trainings on each side.
+# The least number of trainings on each side, and the number for a claim about an epsilon.
 LEAST_TRAININGS = 1000
-# Of a claim about an epsilon.
 EPSILON_TRAININGS = 2000
 DELTA = 1e-5
-# The greatest, even where more would be needed to refute a claim.
+# The greatest number, even where more would be needed to refute a claim.
 MOST_TRAININGS = 10**7
 
 
@@ -64,7 +63,7 @@ def federation_of(verdict: Verdict) -> Protocol:
     """Returns the federation that a claim speaks about.
 
     Args:
-        verdict: A check of the claim, whose parameters are taken.
+        verdict: A check of the claim, whose parameters are used.
 
     Raises:
         UserError: The claim is not about a federation that can be trained.
@@ -85,11 +84,11 @@ def federation_of(verdict: Verdict) -> Protocol:
 
 
 def average_noisy_models(given: Mapping[str, Number], kind: type[Falling]) -> Protocol:
-    """Returns Noisy-FedAvg or Noisy-FedProx, as convergent-dp's theorems have them.
+    """Returns Noisy-FedAvg or Noisy-FedProx, which convergent-dp's theorems are about.
 
     Args:
         given: The parameters of the claim.
-        kind: Of learning rates.
+        kind: The kind of schedule of the learning rates.
     """
     steps: dict[str, Any] = {
         "steps": int(given["steps"]),
@@ -114,7 +113,7 @@ def average_noisy_models(given: Mapping[str, Number], kind: type[Falling]) -> Pr
 
 
 def add_staircase_noise(given: Mapping[str, Number]) -> Protocol:
-    """Returns a client whose whole update has the noise that udp-fl's Algorithm 3 finds.
+    """Returns one client, on whose whole update is the noise that udp-fl's Algorithm 3 finds.
 
     Args:
         given: The parameters of the claim.
@@ -133,7 +132,7 @@ def add_staircase_noise(given: Mapping[str, Number]) -> Protocol:
 
 
 def keep_own_models(given: Mapping[str, Number]) -> Protocol:
-    """Returns PriFedSync with noisy SGD, and the fewest clients of which one is told on by two.
+    """Returns PriFedSync with noisy SGD and three clients.
 
     Args:
         given: The parameters of the claim.
@@ -151,7 +150,7 @@ def keep_own_models(given: Mapping[str, Number]) -> Protocol:
             schedule=Constant(rate=0.1),
         ),
         noise=Gaussian(multiplier=float(given["sigma"])),
-        # Their number counts, not what they are.
+        # The bound depends on the number of records, not on what they are.
         data=Data(name="mnist", records=int(given["records"])),
         model=Model(name="logistic"),
     )
@@ -176,8 +175,8 @@ def choose_refuting_trainings(published: float, certified: float) -> int:
     They are also enough to show a quarter of the certified mu.
 
     Args:
-        published: The mu that is claimed.
-        certified: The mu that is certified.
+        published: The claimed mu.
+        certified: The certified mu.
 
     Example:
         >>> choose_refuting_trainings(0.3, 4.5), choose_refuting_trainings(6.0, 70.0)
@@ -198,9 +197,9 @@ def measure(
 
     Args:
         verdict: A check of the claim.
-        folder: Where the audit is kept.
-        trainings: How many on each side; by default enough to refute the claim.
-        **options: Those of `sordino.audit.auditing.audit`.
+        folder: The folder of the audit.
+        trainings: The number of trainings on each side; by default enough to refute the claim.
+        **options: The options of `sordino.audit.auditing.audit`.
 
     Returns:
         The finding, with a verdict on the claim.
@@ -228,11 +227,11 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class InterimBound:
-    """What some of the planned trainings have shown.
+    """The lower bound that some of the planned trainings have shown.
 
     Attributes:
-        trainings: How many on each side are done.
-        planned: How many are planned.
+        trainings: The number of trainings on each side that are done.
+        planned: The number of trainings on each side that are planned.
         mu_lower: The lower bound on mu that they show.
         finding: The finding, once all trainings are done.
     """
@@ -253,11 +252,11 @@ def measure_in_steps(
 
     Args:
         verdict: A check of the claim.
-        trainings: How many on each side; by default enough to refute the claim.
-        steps: About how many reports.
+        trainings: The number of trainings on each side; by default enough to refute the claim.
+        steps: The approximate number of reports.
 
     Yields:
-        What has been shown.
+        The bound so far.
 
     Raises:
         UserError: The claim is not about a federation that can be trained.
