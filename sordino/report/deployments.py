@@ -16,12 +16,11 @@ class Deployment:
     """Describes a deployment as it was published.
 
     Attributes:
-        what: Who published what, and when.
-        promise: The numbers that were published.
-        unit: What one number is about.
-        trusted: Who sees data without noise: "local" where nobody does, "central" where the one who
-            collects them does.
-        source: Where it is published.
+        what: The publisher, the data product and the year.
+        promise: The published numbers.
+        unit: The unit of privacy.
+        trusted: "central" where the collector sees data without noise, "local" where nobody does.
+        source: The address of the publication.
     """
 
     what: str

@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from sordino.privacy.guarantee import Guarantee
 
 VERDICT_COLOURS = {"holds": "green", "refuted": "red", "not tested": "yellow"}
-# Above it, more trainings are needed than anybody runs, and more noise is the better advice.
+# Above this mu, an audit needs more trainings than anybody runs, and more noise is better advice.
 FEASIBLE_MU = 7
-
-
+# How an audit that is planned by time ended.
 ENDINGS = {
     "clear": "It stopped early: the verdict is clear.",
     "time": "It stopped when the time was over.",
@@ -43,7 +42,7 @@ def describe_plan(plan: TimePlan, certified: Guarantee) -> str:
     """Says what an audit that is planned by time can show, before its test is judged.
 
     Args:
-        plan: How many trainings are played.
+        plan: The numbers of trainings.
         certified: The bound that is tested.
     """
     limit = AnytimeLimit(batch=plan.choosing)
@@ -150,7 +149,7 @@ def remarks(finding: Finding) -> list[str]:
         finding: What an audit found.
 
     Returns:
-        Sentences about the game, its tightness, its limits, the noise and the engine.
+        Sentences about the game, its tightness and limits, the noise and the engine.
     """
     lines = [_say_game(finding)]
     if finding.certified.rho is not None:
@@ -205,7 +204,7 @@ def _say_game(finding: Finding) -> str:
 
 
 def _say_ending(timed: TimedTest) -> str:
-    """Says how an audit went that was planned by time."""
+    """Says how an audit that was planned by time ended."""
     return (
         f"after {timed.choosing:,} that chose the test. "
         f"{ENDINGS[timed.ended]} Its limits hold whenever it stops."
@@ -235,10 +234,10 @@ def find_largest_epsilon(finding: Finding) -> float:
     Returns:
         The epsilon of a test that never errs; infinity for an audit by one training.
     """
-    # One training with canaries has no such limit.
+    # An audit by one training with canaries has no such limit.
     if finding.trainings <= 1:
         return math.inf
-    # No errors at all in that many trainings: the most that a test can show.
+    # A test that never errs in that many trainings shows the most.
     faultless = limit_faultless_test(finding.trainings, CONFIDENCE, finding.limit)
     return faultless.epsilon(finding.delta)
 
@@ -285,7 +284,7 @@ def contradiction(finding: Finding) -> str:
             f"the certified bound of the view {finding.certified.view} is exceeded, 99.99 % sure"
         )
     for judged in finding.claims:
-        # Claims of papers that are refuted contradict the paper and not Sordino.
+        # A refuted claim of a paper contradicts the paper, and not Sordino.
         if judged.claim.ours and judged.verdict == "refuted":
             broken.append(f"{judged.claim.name} is exceeded, 99.99 % sure")
     if finding.residuals is not None and finding.residuals.failed:
@@ -301,7 +300,7 @@ def estimate_table(estimate: CanaryEstimate, certified: Guarantee) -> Table:
     """Builds a table of what canary clients suggest, with the certified bound.
 
     Args:
-        estimate: Estimate from one training with canary clients.
+        estimate: The estimate from one training with canary clients.
         certified: The guarantee about one client.
 
     Returns:

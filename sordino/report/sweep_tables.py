@@ -1,4 +1,4 @@
-"""How a sweep is shown: a table for a terminal, CSV, and a figure with error bars."""
+"""Shows a sweep: as a table in a terminal, as CSV, and as a figure with error bars."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from sordino.report.terminal_tables import Justify, make_table
 if TYPE_CHECKING:
     from sordino.sweeps.sweep_results import SettingSummary, Sweep
 
-# Letters that fit next to the axis of a score.
+# The number of characters that fit next to the axis of a score.
 LABEL_COLUMNS = 50
-# Values that reach over this factor need a logarithmic axis.
+# The axis is logarithmic if the largest value is more than this many times the smallest.
 WIDE = 8.0
 
 
@@ -82,7 +82,7 @@ def format_score(value: float, score: str) -> str:
 
     Args:
         value: The score, or its spread.
-        score: Its name.
+        score: The name of the score.
     """
     if score == "accuracy":
         return format_percent(value)
@@ -118,10 +118,10 @@ def sweep_csv(sweep: Sweep) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = list(sweep.rows[0].settings)
-    # A target has the name of what was spent; the two must not share a column.
+    # A target and what was spent are both called epsilon, and need two columns.
     heads = ["target epsilon" if key == "epsilon" else key for key in keys]
     facts = ["seed", "accuracy", "loss", "tested_on", "epsilon", "view", "status", "run"]
-    # No guarantee covers these.
+    # No guarantee covers the accuracies of clients' own models.
     facts += ["own_accuracy", "own_worst", "own_spread"]
     writer.writerow([*heads, *facts])
     for row in sweep.rows:
@@ -135,7 +135,7 @@ def draw_sweep(sweep: Sweep, paths: Sequence[Path]) -> None:
 
     Args:
         sweep: What was found.
-        paths: The files; their suffixes say the formats.
+        paths: The files, whose suffixes determine the formats.
 
     Raises:
         UserError: A file cannot be written.
@@ -155,7 +155,7 @@ def draw_sweep(sweep: Sweep, paths: Sequence[Path]) -> None:
         axes.errorbar(
             [positions[repr(one.settings[key])] for one in points],
             [one.mean for one in points],
-            # A bar of no length for a single seed, whose spread is not known.
+            # The spread of a single seed is not known, so its bar has no length.
             yerr=[0.0 if math.isnan(one.spread) else one.spread for one in points],
             label=label or sweep.score,
             color=COLOURS[SERIES[index % len(SERIES)]],
@@ -165,7 +165,7 @@ def draw_sweep(sweep: Sweep, paths: Sequence[Path]) -> None:
             capsize=3,
         )
     name_axis(axes, key, [one.settings[key] for one in summary], sweep)
-    # A picture is shown without its table, so it says itself whose records were scored.
+    # The picture is shown without its table, so it must say whose records were scored.
     label = f"{sweep.score} on {join_test_records(sweep.sources)}"
     axes.set_ylabel(textwrap.fill(label, LABEL_COLUMNS))
     axes.set_title("Mean over seeds; bars: one standard deviation", loc="left", fontsize=9.5)
@@ -176,7 +176,7 @@ def draw_sweep(sweep: Sweep, paths: Sequence[Path]) -> None:
 
 
 def choose_axis(summary: Sequence[SettingSummary]) -> str:
-    """Returns the key that is drawn to the right: the target epsilon, else the key of most values.
+    """Returns the key of the horizontal axis: the target epsilon, or the key with most values.
 
     Args:
         summary: Summary of every setting.
@@ -188,10 +188,13 @@ def choose_axis(summary: Sequence[SettingSummary]) -> str:
 
 
 def place_values(values: Sequence[Any]) -> dict[str, float]:
-    """Returns the places of values on an axis: numbers at themselves, words side by side.
+    """Returns the positions of values on an axis: numbers as they are, words side by side.
 
     Args:
-        values: Values of one key.
+        values: The values of one key.
+
+    Returns:
+        The positions, by the representations of the values.
 
     Example:
         >>> place_values(["iid", "shards", "iid"])
@@ -203,10 +206,10 @@ def place_values(values: Sequence[Any]) -> dict[str, float]:
 
 
 def are_numbers(values: Sequence[Any]) -> bool:
-    """Returns whether all values are numbers; truth values are words here.
+    """Returns whether all values are numbers; truth values count as words.
 
     Args:
-        values: Values of one key.
+        values: The values of one key.
     """
     return all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)
 
@@ -217,13 +220,13 @@ def name_axis(
     values: Sequence[Any],
     sweep: Sweep,
 ) -> None:
-    """Names the axis of a key, and its ticks.
+    """Labels the horizontal axis and its ticks.
 
     Args:
-        axes: Axes of the figure.
-        key: Key that is drawn to the right.
-        values: All that it has.
-        sweep: With view and delta, for a target.
+        axes: The axes of the figure.
+        key: The key of the horizontal axis.
+        values: All values of that key.
+        sweep: The sweep, whose view and delta belong to a target.
     """
     label = key
     if key == "epsilon":

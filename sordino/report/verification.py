@@ -1,8 +1,8 @@
 """Verifies that the folder of a run holds what the run wrote.
 
 Digests are compared with the seals in the ledger (federation/store/seals.py), signatures with keys
-(federation/store/signatures.py). What follows from the protocol and the ledger is computed again:
-the participants, the prices, the numbers of the report (report/page_verification.py).
+(federation/store/signatures.py). Participants, prices and the numbers of the report follow from the
+protocol and the ledger, and are computed again (report/page_verification.py).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Verification:
 
     Attributes:
         folder: The run's folder.
-        checks: What was looked at, in order.
+        checks: The checks, in the order in which they were made.
         sealed: Whether the ledger seals the run.
-        signers: Fingerprints of the keys that have signed the run as it is.
+        signers: The fingerprints of the keys that have signed the present state of the run.
 
     Example:
         >>> verify("runs/digits-1").whole  # doctest: +SKIP
@@ -58,16 +58,16 @@ class Verification:
 
     @property
     def changed(self) -> tuple[SealCheck, ...]:
-        """What was found to be changed."""
+        """The checks that found a change."""
         return tuple(check for check in self.checks if check.result == "changed")
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was found to be changed."""
+        """Whether no check found a change."""
         return not self.changed
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the verification as JSON."""
+        """Returns the verification as a JSON document."""
         return {
             "folder": self.folder,
             "whole": self.whole,
@@ -85,7 +85,7 @@ def verify(folder: str | Path, *, key: str | None = None) -> Verification:
         key: The fingerprint of the key that must have signed the run; None if no key is required.
 
     Returns:
-        What was checked.
+        All checks.
 
     Raises:
         UserError: There is no run.
@@ -94,7 +94,7 @@ def verify(folder: str | Path, *, key: str | None = None) -> Verification:
     checks = list(check_files(place))
     signers: tuple[str, ...] = ()
     sealed = False
-    # Contents are computed from files, so they say nothing where files were changed.
+    # Contents are computed from files, so nothing follows from them where files were changed.
     if not any_changed(checks):
         run = Run.load(place.path)
         sealed = run.sealed
@@ -113,24 +113,24 @@ def verify(folder: str | Path, *, key: str | None = None) -> Verification:
 
 
 def any_changed(checks: list[SealCheck]) -> bool:
-    """Returns whether one of the checks failed.
+    """Returns whether one of the checks found a change.
 
     Args:
-        checks: What was looked at.
+        checks: The checks.
     """
     return any(check.result == "changed" for check in checks)
 
 
 def run_checks(subject: str, check: Callable[[], list[SealCheck]]) -> list[SealCheck]:
-    """Runs checks; a refusal that prevents them counts as a check that failed.
+    """Runs checks; where a file cannot be read, that is a check that found a change.
 
     Args:
-        subject: The part under examination.
+        subject: The part that is checked.
         check: Makes the checks.
     """
     try:
         return check()
-    # A refusal to read is what a changed file looks like to the reader.
+    # Files that were changed are often refused by whatever reads them.
     except UserError as error:
         return [SealCheck(subject=subject, result="changed", said=str(error))]
 
@@ -144,7 +144,7 @@ def check_files(place: RunFolder) -> Iterator[SealCheck]:
     Yields:
         Checks, until one of them fails: later ones rely on earlier ones.
     """
-    # Each stage relies on the one before: seals are in the ledger, and digests in the seals.
+    # Each stage relies on those before: the ledger holds the seals, and the seals the digests.
     stages: tuple[tuple[str, Callable[[], list[SealCheck]]], ...] = (
         ("ledger", lambda: [check_ledger(place)]),
         ("protocol", lambda: [check_protocol(place)]),
@@ -165,10 +165,10 @@ def check_ledger(place: RunFolder) -> SealCheck:
         place: The run's folder.
 
     Raises:
-        UserError: A line was changed, or a round was run that was not charged.
+        UserError: A line was changed, or a round was not charged.
     """
     reading = read_ledger(place.ledger_path)
-    # A round that was published and not charged would be privacy that nobody counted.
+    # The privacy of a round that was published and not charged would be counted nowhere.
     refuse_unpaid(place.ledger_path, reading.events, len(place.metrics()))
     # The checkpoint may be ahead of the metrics by one round.
     state, _ = place.load_checkpoint()
@@ -189,7 +189,7 @@ def check_protocol(place: RunFolder) -> SealCheck:
         place: The run's folder.
 
     Raises:
-        UserError: It is another one.
+        UserError: It is another protocol.
     """
     # Reading compares the protocol's digest with the one in the ledger.
     place.protocol()
@@ -205,7 +205,7 @@ def check_readable(place: RunFolder) -> SealCheck:
         place: The run's folder.
 
     Raises:
-        UserError: One cannot; the message says which.
+        UserError: A file cannot be read; the message says which.
     """
     Run.load(place.path)
     return SealCheck(subject="run folder", result="whole", said="every file can be read")
@@ -217,7 +217,7 @@ def check_contents(run: Run) -> list[SealCheck]:
     Args:
         run: What was trained.
     """
-    # Each group is caught by itself, so that one damaged file hides no other.
+    # Every group runs by itself, so that one damaged file does not hide another.
     checks = run_checks("partition and sizes", lambda: check_partition(run))
     checks += run_checks("participants", lambda: [*check_metrics(run), *check_draws(run)])
     checks += run_checks("kept uploads", lambda: check_uploads(run))
@@ -238,7 +238,7 @@ def check_partition(run: Run) -> list[SealCheck]:
     shares = RunFolder(run.folder).shares()
     if shares is None:
         return []
-    # Labels add up to records, or prices used other numbers of records than were trained on.
+    # If labels and records differed, prices would be about other numbers of records.
     counted = tuple(int(count) for count in shares.counts.sum(axis=1))
     if counted != run.sizes:
         path = run.folder / "partition.json"
@@ -258,11 +258,11 @@ def check_metrics(run: Run) -> list[SealCheck]:
         run: What was trained.
 
     Returns:
-        A check that failed, or nothing.
+        A check that found a change; none where there is no change.
     """
     contributed = count_contributions(run)
     for number, count in zip(run.metrics["round"], run.metrics["participants"], strict=True):
-        # Kept in a private folder, and not here.
+        # Such a number is withheld, and kept below private/ alone.
         if np.isnan(count):
             continue
         expected = contributed.get(int(number), 0)
@@ -311,7 +311,7 @@ def check_draws(run: Run) -> list[SealCheck]:
     attendance = Attendance(caps, (), next_round=0)
     key = Key.from_seed(protocol.seed)
     charged = {event.round: event for event in run.ledger if isinstance(event, RoundCharged)}
-    # In the order of the rounds, since a budget that is spent excludes a client from later ones.
+    # In the order of the rounds, since a client whose budget is spent is left out of later ones.
     for number in sorted(charged):
         drawn = attendance.admit(
             draw_attendance(protocol, round_index=number, key=key, trainings=range(1)),
@@ -347,7 +347,7 @@ def check_uploads(run: Run) -> list[SealCheck]:
 
 
 def check_audits(run: Run) -> list[SealCheck]:
-    """Checks that audits compared the run with its true price, and which findings are signed.
+    """Checks that audits compared the run with its price, and which findings are signed.
 
     Args:
         run: What was trained.
@@ -356,15 +356,15 @@ def check_audits(run: Run) -> list[SealCheck]:
     for audit in read_audits(run.folder):
         headline = Headline(View.parse(audit.view), audit.unit, audit.delta)
         epsilon = price_run(run, headline).epsilon(audit.delta)
-        # An audit of an earlier state of the run may state a larger epsilon; only a smaller one
-        # misleads.
+        # An audit of an earlier state of the run may state a larger epsilon. Only a smaller one
+        # would promise too much.
         if audit.certified < epsilon and not are_close(audit.certified, epsilon):
             said = (
                 f"an audit in {run.folder / 'audits'} says that epsilon = {audit.certified:.6g} is "
                 f"certified in the view {audit.view}; certify gives {epsilon:.6g}."
             )
             checks.append(SealCheck(subject="audits", result="changed", said=said))
-    # Findings are added after the seal, so only a signature can cover them.
+    # Findings are added after the run was sealed, so only a signature can cover them.
     evidence = evidence_of(run.folder)
     signed = signed_evidence(run.folder)
     unsigned = [name for name, digest in evidence.items() if signed.get(name) != digest]
@@ -402,7 +402,7 @@ def check_data(run: Run) -> SealCheck:
             "the data here are not those that the run was trained on, "
             "or another version divided them among the clients"
         )
-        # Not a change of the folder: the data are outside of it.
+        # The folder is not changed: the data are outside of it.
         return SealCheck(subject=subject, result="not checked", said=said)
     said = "read again: those that the run was trained on"
     return SealCheck(subject=subject, result="whole", said=said)

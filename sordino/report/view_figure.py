@@ -1,4 +1,4 @@
-"""Draws what each adversary learns at most, and what audits measured, one view a row."""
+"""Draws what each adversary learns at most, and what audits measured, with a row per view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes reports: of one run, of several, and at the end of a training, which they never fail."""
+"""Writes reports to files: of one run, of several, and at the end of a training."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def write_report(source: str | Path | Run, target: Path | None = None) -> Path:
     from sordino.report.run_summary import summarize_run
 
     summary = summarize_run(source)
-    return write_page(
-        run_page(summary), target if target is not None else summary.run.folder / PAGE
-    )
+    if target is None:
+        target = summary.run.folder / PAGE
+    return write_page(run_page(summary), target)
 
 
 def write_comparison(sources: Sequence[str | Path], target: Path = Path("comparison.html")) -> Path:
@@ -83,9 +83,9 @@ def write_page(page: str, target: Path) -> Path:
 
 
 def write_final_report(run: Run, say: Callable[[str], None]) -> None:
-    """Writes the report of a training that has ended, and never fails.
+    """Writes the report of a training that has ended. Errors become messages.
 
-    The report is not part of the training: whatever goes wrong with it is only said.
+    The report is not part of the training, which must not fail because of it.
 
     Args:
         run: What was trained.
@@ -97,13 +97,13 @@ def write_final_report(run: Run, say: Callable[[str], None]) -> None:
     except KeyboardInterrupt:
         say(f"The report was not written. The run is complete; `{command}` writes it.")
     except Exception as error:
-        # A fault in a page must not look like a fault in a run.
+        # An error in a page must not look like an error of the run.
         reason = str(error).rstrip(".") or type(error).__name__
         say(f"The report could not be written ({reason}). The run is complete. Try `{command}`.")
 
 
 def rewrite_report(folder: Path, say: Callable[[str], None]) -> None:
-    """Rewrites the report of a run, if it has one, since something was found out about it.
+    """Writes the report of a run again, if there is one, after an audit or an attack of the run.
 
     Args:
         folder: The run's folder.
