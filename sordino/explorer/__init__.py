@@ -1,13 +1,13 @@
 """The explorer: three pages in a browser.
 
-What a page shows is computed by functions that know nothing about pages; pages only draw.
+What a page shows is computed by functions that know nothing of pages; pages only draw.
 
-    server               Streamlit only on this machine, reports served as they are
+    server               serves the pages on this machine alone, and the reports of runs
     app                  the pages: `explore_page`, `runs_page`, `claims_page`
-    controls, setting    what a person chooses, as a protocol that travels in the address
-    results              answers about it, as values
-    watching, watched_folder    run folders as they are written
-    measuring            counterexamples in another process
-    background           threads that work out what a page does not wait for
-    page_style, chart_figures, charts    what comes from outside is escaped; charts have tables
+    controls, setting    the controls of a federation; their position is in the address
+    results              the prices, curves and published bounds of a setting
+    watching, watched_folder    reads run folders while they are written
+    measuring            runs counterexamples in another process
+    background           threads that compute what a page does not wait for
+    page_style, chart_figures, charts    tables and charts, in which all text is escaped
 """

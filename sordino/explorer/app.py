@@ -1,4 +1,4 @@
-"""Draws three pages behind one bar: what Streamlit runs for every visitor."""
+"""Runs for every visitor: a bar of navigation, and the page that was chosen."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sordino.explorer.page_style import STYLE
 
 
 def main() -> None:
-    """Draws the page that a visitor asks for."""
+    """Draws the page that the visitor has chosen."""
     st.set_page_config(
         page_title="Sordino",
         page_icon="🎻",
         layout="wide",
         initial_sidebar_state="collapsed",
     )
-    # Before any page is drawn, or it would be seen for a moment without its style.
+    # Before any page is drawn, which would otherwise be seen for a moment without its style.
     st.html(STYLE)
     pages = [
-        st.Page(explore.draw_page, title="Explore", url_path="explore", default=True),
+        st.Page(explore.draw_page, title="Explore", default=True),
         st.Page(runs.draw_page, title="Runs", url_path="runs"),
         st.Page(claims.draw_page, title="Claims", url_path="claims"),
     ]

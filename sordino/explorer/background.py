@@ -1,6 +1,6 @@
 """Computes in the background what a page does not wait for.
 
-One worker serves the whole server: it holds the threads and the last answers.
+There is one worker for the whole server. It holds the threads and the most recent answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakSet
 
 THREADS = 2
-# Answers that are kept.
+# The number of answers that are kept.
 KEPT = 500
 
 Call = tuple[Callable[..., Any], *tuple[Hashable, ...]]
@@ -24,33 +24,31 @@ class Abandoned(Exception):
 
 
 class Requester:
-    """Represents a page in one browser, which asks for one set of answers at a time."""
+    """Represents a page in one browser, which requests one set of answers at a time."""
 
     def __init__(self) -> None:
         self.work: list[Job] = []
 
 
 class Job:
-    """Holds a call that was asked for, and everybody who still wants its answer."""
+    """Holds a call, its answer to come, and the pages that still want that answer."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        # Weak: a page that was closed asks for nothing.
+        # Weak references, so that a page that was closed no longer wants anything.
         self.requesters: WeakSet[Requester] = WeakSet()
-        # Whether it was asked for by no page in particular.
+        # Whether it was requested on behalf of no page in particular.
         self.always = False
         self.future: Future[Any]
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody wants it."""
+        """Whether the answer is still wanted."""
         return self.always or len(self.requesters) > 0
 
 
 class BackgroundWorker:
-    """Hands jobs to threads, and keeps their answers.
-
-    What was asked for once is not computed again.
+    """Hands jobs to threads, and keeps their answers, so that none is computed twice.
 
     Example:
         >>> worker = BackgroundWorker()
@@ -66,14 +64,14 @@ class BackgroundWorker:
         self._lock = threading.RLock()
 
     def request(self, function: Callable[..., Any], *arguments: Hashable) -> Future[Any]:
-        """Requests the answer of a call, which is computed in any case.
+        """Requests the answer of a call, which is computed whether or not a page waits for it.
 
         Args:
             function: The function to call.
-            *arguments: Of the call.
+            *arguments: The arguments of the call.
 
         Returns:
-            The answer to come of `function(*arguments)`.
+            A future with the answer of `function(*arguments)`.
         """
         with self._lock:
             work = self._find((function, *arguments))
@@ -81,16 +79,16 @@ class BackgroundWorker:
         return work.future
 
     def replace_requests(self, requester: Requester, calls: Sequence[Call]) -> list[Future[Any]]:
-        """Requests the answers of calls, instead of those that a page asked for before.
+        """Requests the answers of calls, in place of those that a page requested before.
 
-        What the page asked for before is given up, unless somebody still wants it.
+        Earlier requests of the page are abandoned, unless another page still wants them.
 
         Args:
-            requester: The page that asks.
+            requester: The page.
             calls: Functions with their arguments, the most urgent first.
 
         Returns:
-            The answers to come, in the order of the calls.
+            Futures with the answers, in the order of the calls.
 
         Example:
             >>> page = Requester()
@@ -107,7 +105,7 @@ class BackgroundWorker:
             return [work.future for work in requester.work]
 
     def _find(self, call: Call) -> Job:
-        """Returns the job of a call, which is started if it is new."""
+        """Returns the job of a call, and starts it if it is new."""
         work = self._jobs.get(call)
         if work is None:
             work = self._jobs[call] = Job(call)
@@ -118,7 +116,7 @@ class BackgroundWorker:
         return work
 
     def _answer(self, work: Job) -> Any:
-        """Returns what the call of a job returns."""
+        """Computes the answer of a job."""
         _running.stop_if_unwanted = lambda: self._stop_if_unwanted(work)
         try:
             stop_if_unwanted()
@@ -128,7 +126,7 @@ class BackgroundWorker:
             del _running.stop_if_unwanted
 
     def _stop_if_unwanted(self, work: Job) -> None:
-        """Ends a job that nobody wants. Later requests find no trace of it and start again."""
+        """Ends a job that nobody wants, and forgets it, so that a later request starts it again."""
         with self._lock:
             if work.wanted:
                 return
@@ -142,10 +140,10 @@ _running = threading.local()
 
 
 def stop_if_unwanted() -> None:
-    """Ends the present job, if nobody wants it any more. Long computations call it now and then.
+    """Ends the present job if its answer is no longer wanted. Long computations call it often.
 
     Raises:
-        Abandoned: Nobody wants it.
+        Abandoned: The answer is no longer wanted.
     """
     stop = getattr(_running, "stop_if_unwanted", None)
     if stop is not None:
@@ -157,10 +155,10 @@ def wait_for(futures: list[Future[Any]], seconds: float) -> bool:
 
     Args:
         futures: The answers to come.
-        seconds: How long to wait at most.
+        seconds: The longest time to wait.
 
     Returns:
-        Whether all are there.
+        Whether all answers are there.
     """
     return not wait(futures, timeout=seconds).not_done
 

@@ -19,7 +19,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross")
 # Lines with more points have no marks.
 MOST_MARKS = 40
-# Marks what does not hold, and nothing else.
+# The style of bounds that do not hold, and of nothing else.
 FALSE = {"color": "#D55E00", "dash": "dot"}
 
 
@@ -31,14 +31,14 @@ def build_figure(
     log_x: bool = False,
     now: float | None = None,
 ) -> Figure:
-    """Builds lines with marks, and a legend below; infinite values are left out.
+    """Builds a figure of lines with marks, and a legend below; infinite values are left out.
 
     Args:
         chart: The chart to draw.
-        title: Above the figure.
-        up: Label of the vertical axis.
+        title: The title of the figure.
+        up: The label of the vertical axis.
         log_x: Whether the horizontal axis is logarithmic.
-        now: Where a vertical line is drawn, which shows how far a run has come; None for none.
+        now: The position of a vertical line that shows how far a run has come; None for none.
 
     Example:
         >>> line = Line(name="certified", values=(0.5, math.inf))
@@ -75,7 +75,7 @@ def build_figure(
     )
     scale = "log" if log_x else "linear"
     drawn.update_xaxes(title=chart.across, type=scale, **choose_ticks(chart.points, log_x))
-    # From zero, or small differences would look large.
+    # The axis begins at zero, or small differences would look large.
     drawn.update_yaxes(title=up, rangemode="tozero")
     if now is not None:
         drawn.add_vline(x=now, line={"dash": "dot", "color": COLOURS[-1]}, annotation_text="now")
@@ -83,11 +83,11 @@ def build_figure(
 
 
 def choose_ticks(points: Sequence[float], log: bool) -> dict[str, Any]:
-    """Chooses where an axis is labelled, where Plotly's choice would not do.
+    """Chooses the labels of an axis where Plotly's choice would be unsuitable.
 
     Args:
-        points: Along the axis.
-        log: Whether it is logarithmic.
+        points: The points along the axis.
+        log: Whether the axis is logarithmic.
 
     Returns:
         Options for Plotly: 1, 2 and 5 of every decade, and no halves between few rounds.
@@ -109,7 +109,7 @@ def choose_ticks(points: Sequence[float], log: bool) -> dict[str, Any]:
 
 
 def _list_decade_ticks(low: float, high: float) -> list[float]:
-    """Lists powers of ten, and 2 and 5 times each where they alone would leave the axis bare."""
+    """Lists powers of ten; on a short axis also 2 and 5 times each."""
     stops: tuple[int, ...] = (1,)
     if high < 1000 * low:
         stops = (1, 2, 5)
@@ -123,8 +123,8 @@ def choose_line_style(index: int, name: str) -> dict[str, Any]:
     """Returns colour and dash of a line; what does not hold is always dotted and vermilion.
 
     Args:
-        index: Its number, from 0.
-        name: Name of the line.
+        index: The number of the line, from 0.
+        name: The name of the line.
     """
     # Vermilion is kept for what is false, whichever line it is.
     if "unsound" in name:
@@ -133,12 +133,11 @@ def choose_line_style(index: int, name: str) -> dict[str, Any]:
 
 
 def describe_chart(chart: Chart, title: str) -> str:
-    # Screen readers get the sentence in place of the picture.
-    """Describes a chart in a sentence, for people who do not see it.
+    """Describes a chart in words, which screen readers read in place of the picture.
 
     Args:
-        chart: The chart to draw.
-        title: Title of the chart.
+        chart: The chart.
+        title: The title of the chart.
     """
     ends = ", ".join(f"{line.name} ends at {format_last(line.values)}" for line in chart.lines)
     return f"{title}. {ends}. The table below has all values."
@@ -148,7 +147,7 @@ def format_last(values: Sequence[float]) -> str:
     """Returns the last value that is a number.
 
     Args:
-        values: Values of a line.
+        values: The values of a line.
 
     Example:
         >>> format_last((1.0, math.nan)), format_last((math.inf,))
@@ -161,11 +160,11 @@ def format_last(values: Sequence[float]) -> str:
 
 
 def thin_chart(chart: Chart, most: int) -> Chart:
-    """Keeps evenly spaced points, the last one always: ten thousand rounds need not all be drawn.
+    """Keeps evenly spaced points of a chart, the last point among them.
 
     Args:
-        chart: The chart to draw.
-        most: How many points are kept, about.
+        chart: The chart.
+        most: The largest number of points before the last.
 
     Example:
         >>> long = Chart(across="round", points=tuple(range(1000)), lines=())
@@ -175,7 +174,7 @@ def thin_chart(chart: Chart, most: int) -> Chart:
     if len(chart.points) <= most:
         return chart
     step = math.ceil(len(chart.points) / most)
-    # The last point is what the run has reached now.
+    # The last point shows the present state of a run.
     kept = sorted({*range(0, len(chart.points), step), len(chart.points) - 1})
     lines = tuple(
         Line(name=line.name, values=tuple(line.values[at] for at in kept)) for line in chart.lines

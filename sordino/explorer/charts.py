@@ -11,7 +11,7 @@ from sordino.explorer.page_style import build_table, escape_html, escape_markdow
 from sordino.explorer.results import Chart
 
 CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
-# Rows of the table next to a chart.
+# The largest number of rows in the table of a chart.
 MOST_ROWS = 25
 
 
@@ -26,8 +26,8 @@ def show_chart(
 
     Args:
         chart: The chart to draw.
-        title: Above it.
-        key: Unique on the page.
+        title: The title of the chart.
+        key: The key of the chart, unique on the page.
         **axes: Options of `build_figure`.
     """
     st.plotly_chart(

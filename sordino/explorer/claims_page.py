@@ -1,4 +1,4 @@
-"""Draws the page Claims: what the papers stated, the verdicts, and counterexamples that run."""
+"""Draws the page Claims: statements of papers, verdicts, and counterexamples that run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAPERS = {
 }
 # Seconds between two looks at a counterexample.
 EVERY = 0.7
-# Of a counterexample: enough to refute, and soon over.
+# The federation of a counterexample: large enough to refute a claim, and soon trained.
 ROUNDS = 100
 CLIENTS = 5
 MOST_ROUNDS = 1000
@@ -73,10 +73,10 @@ def draw_page() -> None:
 
 
 def show_claim(claim: PublishedClaim) -> None:
-    """Shows what a claim says, the verdict, the reason, and what to use instead.
+    """Shows the statement of a claim, the verdict, the reason, and what holds instead.
 
     Args:
-        claim: Claim that was chosen.
+        claim: The claim that was chosen.
     """
     st.header(claim.name, anchor=False)
     rows = [
@@ -98,10 +98,10 @@ def show_claim(claim: PublishedClaim) -> None:
 
 
 def show_counterexample(claim: PublishedClaim) -> None:
-    """Shows a button that measures a claim by training, and what comes out.
+    """Shows a button that measures a claim by training, and the results.
 
     Args:
-        claim: Claim that was chosen.
+        claim: The claim that was chosen.
     """
     st.header("Measure it", anchor=False)
     if claim.name not in MEASURABLE:
@@ -119,12 +119,12 @@ def show_counterexample(claim: PublishedClaim) -> None:
         st.number_input(f"Rounds of each training, with {CLIENTS} clients", 1, MOST_ROUNDS, ROUNDS)
     )
     state = st.session_state
-    # For each claim its own measurement, which continues while other claims are shown.
+    # Each claim has a measurement, which continues while other claims are shown.
     key = f"measuring.{claim.name}"
     started: ClaimMeasurement | None = state.get(key)
     running = started is not None and not started.over
     first, second = st.columns(2)
-    # Two processes for one claim would share a chart.
+    # The results of two processes for one claim would be mixed in one chart.
     if first.button("Run the counterexample", type="primary", disabled=running, width="stretch"):
         try:
             state[key] = ClaimMeasurement(claim.name, rounds=rounds, clients=CLIENTS)
@@ -140,7 +140,7 @@ def show_counterexample(claim: PublishedClaim) -> None:
             f"Exact, by computing: {found.exact:.4g}."
         )
         return
-    # The parameters of the measurement, since the field may have been changed meanwhile.
+    # With the parameters of the measurement: the field may have been changed meanwhile.
     found = check(claim, **started.parameters)
     if started.over:
         show_progress(found, started)
@@ -150,11 +150,11 @@ def show_counterexample(claim: PublishedClaim) -> None:
 
 @st.fragment(run_every=EVERY)
 def show_measurement(found: Verdict, measuring: ClaimMeasurement) -> None:
-    """Shows a measurement while it runs; at its end the whole page is drawn again.
+    """Shows a measurement while it runs, and draws the whole page again when it has ended.
 
     Args:
         found: The verdict on the claim.
-        measuring: The process.
+        measuring: The measurement.
     """
     show_progress(found, measuring)
     # The whole page, since its buttons change too.
@@ -163,11 +163,11 @@ def show_measurement(found: Verdict, measuring: ClaimMeasurement) -> None:
 
 
 def show_progress(found: Verdict, measuring: ClaimMeasurement) -> None:
-    """Shows the result so far, in a line and a picture.
+    """Shows the results so far, in a sentence and a chart.
 
     Args:
         found: The verdict on the claim.
-        measuring: The process.
+        measuring: The measurement.
     """
     looks = list(measuring.looks)
     st.html(f'<p class="answer" role="status">{describe_outcome(found, looks, measuring)}</p>')
@@ -185,8 +185,8 @@ def describe_outcome(found: Verdict, looks: Sequence[Look], measuring: ClaimMeas
 
     Args:
         found: The verdict on the claim.
-        looks: Looks that were reported.
-        measuring: The process.
+        looks: The looks so far.
+        measuring: The measurement.
 
     Returns:
         A sentence, as HTML.
@@ -210,7 +210,7 @@ def chart_bounds(found: Verdict, looks: Sequence[Look]) -> Chart:
 
     Args:
         found: The verdict on the claim.
-        looks: Looks that were reported.
+        looks: The looks so far.
 
     Example:
         >>> from sordino.papers.catalogue import find
@@ -223,7 +223,7 @@ def chart_bounds(found: Verdict, looks: Sequence[Look]) -> Chart:
     lines = [Line(name="measured, at least", values=tuple(look.mu_lower for look in looks))]
     constants = {f"published, {found.verdict}": found.published, "exact": found.exact}
     for name, value in constants.items():
-        # An infinite claim has no line, and must not stretch the axis.
+        # An infinite bound has no line, and must not stretch the axis.
         if not math.isfinite(value):
             value = math.nan
         lines.append(Line(name=name, values=(value,) * len(points)))
@@ -231,11 +231,11 @@ def chart_bounds(found: Verdict, looks: Sequence[Look]) -> Chart:
 
 
 def build_claims_table(claims: Sequence[PublishedClaim], chosen: PublishedClaim) -> str:
-    """Builds the table of claims, a row each.
+    """Builds the table of claims, with a row per claim.
 
     Args:
-        claims: Claims that are shown.
-        chosen: One of them, which is marked.
+        claims: The claims.
+        chosen: The claim whose row is marked.
     """
     rows = [
         [escape_html(claim.name), format_verdict(claim.verdict), escape_html(claim.statement)]

@@ -48,11 +48,11 @@ NOISE_WORDS = {
 
 @cache
 def list_stops(check: Check, value: float) -> list[float]:
-    """Lists the stops of a slider: ten to a decade, the ends, and its current value.
+    """Lists the stops of a slider: ten in every decade, the ends, and the current value.
 
     Args:
-        check: Check of the entry.
-        value: Its current value.
+        check: The check of the entry.
+        value: The current value of the entry.
 
     Example:
         >>> list_stops(Integer(1, 50), 7)[:9]
@@ -71,10 +71,10 @@ def list_stops(check: Check, value: float) -> list[float]:
 
 
 def find_limits(check: Check) -> tuple[float, float, bool]:
-    """Returns the smallest and the largest value, and whether it is a whole number.
+    """Returns the smallest and the largest value, and whether values are whole numbers.
 
     Args:
-        check: Check of the entry.
+        check: The check of the entry.
 
     Raises:
         TypeError: The entry is not a number with limits.
@@ -83,8 +83,7 @@ def find_limits(check: Check) -> tuple[float, float, bool]:
         return check.at_least, check.at_most, True
     if not isinstance(check, Number) or check.at_most is None:
         raise TypeError("a control of a number needs limits")
-    # A check without a lower limit still needs an end of the slider: three decades below the upper
-    # one.
+    # Without a lower limit, the slider begins three decades below the upper one.
     low = check.at_most / 1000
     if check.at_least is not None:
         low = check.at_least
@@ -102,20 +101,20 @@ def draw_control(
     """Draws the control of one entry.
 
     Args:
-        setting: The present position.
-        name: Name of the entry.
-        generation: A new one makes the control forget what it said.
-        typed: Whether a number is typed instead of slid.
-        label: Above the control; None for the entry's own words.
+        setting: The present position of the controls.
+        name: The name of the entry.
+        generation: Part of the key of the control; a new number resets the control.
+        typed: Whether a number is typed, and not chosen by a slider.
+        label: The label of the control; None for the description of the entry.
 
     Returns:
-        What the control says.
+        The value of the control.
     """
     check = CHECKS[name]
     value = getattr(setting, name)
     words = label or WORDS[name]
-    # A slider and a field of the same entry are two controls.
-    # The generation makes new controls after the noise was found: Streamlit forgets no old values.
+    # A slider and a field of the same entry are two controls. Streamlit keeps the value of a key,
+    # so controls get new keys when the search for noise has changed their values.
     kind = "typed" if typed else "slid"
     key = f"{name}.{generation}.{kind}"
     if isinstance(check, Choice):
@@ -144,7 +143,7 @@ def draw_control(
         )
     return st.select_slider(
         words,
-        # Stops that moved with the slider would move it under the user's hand.
+        # Stops that changed with the value would move the slider under the user's hand.
         options=list_stops(check, remember_value(key, value)),
         value=value,
         format_func=format_stop,
@@ -156,8 +155,8 @@ def name_options(setting: Setting, name: str) -> dict[str, str]:
     """Returns the options of a choice in words.
 
     Args:
-        setting: The present position.
-        name: Name of the entry.
+        setting: The present position of the controls.
+        name: The name of the entry.
     """
     if name == "adversary":
         return {word: replace(setting, adversary=word).view.adversary for word in ADVERSARIES}
@@ -167,11 +166,11 @@ def name_options(setting: Setting, name: str) -> dict[str, str]:
 
 
 def remember_value(key: str, value: float) -> float:
-    """Returns the value that a slider was made at, so that its stops stay while it moves.
+    """Returns the value that a slider was made with, so that its stops stay while it moves.
 
     Args:
-        key: Key of the slider.
-        value: Its current value.
+        key: The key of the slider.
+        value: The current value.
     """
     first = st.session_state.setdefault(f"made.{key}", value)
     if isinstance(value, int):
@@ -180,7 +179,7 @@ def remember_value(key: str, value: float) -> float:
 
 
 def format_stop(value: float) -> str:
-    """Returns a stop of a slider in few letters.
+    """Returns the label of a stop of a slider.
 
     Args:
         value: The stop.
@@ -195,14 +194,14 @@ def format_stop(value: float) -> str:
 
 
 def draw_controls(setting: Setting, generation: int) -> dict[str, Any]:
-    """Draws every control that matters for this setting.
+    """Draws every control that matters for a setting.
 
     Args:
-        setting: The present position.
-        generation: A new one makes the controls forget what they said.
+        setting: The present position of the controls.
+        generation: Part of the keys of the controls; a new number resets them.
 
     Returns:
-        What the controls say, by name.
+        The values of the controls, by the names of the entries.
     """
     said: dict[str, Any] = {}
     # Sliders are quick, and fields exact.
@@ -234,7 +233,7 @@ def draw_controls(setting: Setting, generation: int) -> dict[str, Any]:
     st.header("Local work", anchor=False)
     put("rule")
     if said["rule"] == "dp-sgd":
-        # Also where another rule had another noise before.
+        # With another rule, another kind of noise may have been chosen before.
         said["mechanism"] = "gaussian"
     else:
         put("steps")

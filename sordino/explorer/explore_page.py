@@ -1,4 +1,4 @@
-"""Draws the page Explore: move the controls, and see at once what each adversary learns at most."""
+"""Draws the page Explore: controls, and next to them what each adversary learns at most."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE = 0.15
 def draw_page() -> None:
     """Draws the page."""
     state = st.session_state
-    # The address is read once; afterwards the controls are in charge.
+    # The address is read once; after that, it follows the controls.
     if "setting" not in state:
         state.setting, state.refused = read_query(st.query_params.to_dict())
         state.generation = 0
@@ -36,7 +36,7 @@ def draw_page() -> None:
     top = st.container()
     first, second = st.columns(2, gap="large")
     left, right = st.columns([2, 3], gap="large")
-    # Controls are drawn before answers, so that the page can be moved while prices are computed.
+    # Controls are drawn first, so that they can be moved while prices are computed.
     with left:
         said = controls.draw_controls(state.setting, state.generation)
     for column, name in ((first, "adversary"), (second, "unit")):
@@ -58,12 +58,12 @@ def draw_page() -> None:
         with right:
             show_answers(setting, top)
     except SordinoError as error:
-        # Nothing can be guaranteed about it, or not with this noise.
+        # For example, nothing is proved about this rule with this noise.
         top.error(escape_markdown(str(error)))
 
 
 def show_refusals(top: DeltaGenerator) -> None:
-    """Says what in the address was not used.
+    """Says which parts of the address were not used.
 
     Args:
         top: The place for messages.
@@ -86,13 +86,13 @@ def show_answers(setting: Setting, top: DeltaGenerator) -> None:
     calls: list[Call] = [(results.price_view, setting, view) for view in ordered]
     calls.append((results.trace_rounds, setting, setting.view))
     calls.append((trace_all_tradeoffs, setting))
-    # What was asked for at a position that the controls have left is given up.
+    # Requests for positions that the controls have left are abandoned.
     requester = st.session_state.setdefault("requester", Requester())
     futures = worker.replace_requests(requester, calls)
     # Most prices are there at once, and waiting a moment avoids drawing the page twice.
     wait_for(futures[: len(ordered)], PATIENCE)
-    # The page is drawn from the answers that are there now. What ends while it is drawn counts as
-    # new, and is drawn next.
+    # The page is drawn from the answers that are there now. Those that come while it is drawn count
+    # as new, and are drawn next.
     there = [future.done() for future in futures]
     prices = {
         view: future.result()
@@ -126,13 +126,13 @@ def show_answers(setting: Setting, top: DeltaGenerator) -> None:
 
 
 def trace_all_tradeoffs(setting: Setting) -> Chart:
-    """Traces the trade-off curves of all views; known prices are not computed again.
+    """Traces the trade-off curves of all views.
 
     Args:
         setting: The position of the controls.
     """
     prices = []
-    # Prices of the table are cached, so only the missing ones cost time.
+    # Prices that the table shows are cached, so only missing ones take time.
     for view in all_views(setting.clients):
         stop_if_unwanted()
         prices.append(results.price_view(setting, view))
@@ -141,25 +141,25 @@ def trace_all_tradeoffs(setting: Setting) -> Chart:
 
 @st.fragment(run_every=0.4)
 def draw_again_when_more_is_there(futures: Sequence[Future[Any]], drawn: int) -> None:
-    """Looks now and then, and draws the page again as soon as there are more answers.
+    """Draws the page again as soon as there are more answers.
 
     Args:
         futures: The answers to come.
-        drawn: How many the page shows.
+        drawn: The number of answers on the page.
     """
     if sum(future.done() for future in futures) > drawn:
         st.rerun()
 
 
-def epsilon_claim(epsilon: float) -> str:
-    """Returns how much is learned, as a part of a sentence.
+def state_limit_html(epsilon: float) -> str:
+    """Returns how much is learned, as a part of a sentence in HTML.
 
     Args:
         epsilon: An upper bound.
     """
     if math.isinf(epsilon):
         return "anything: no finite ε holds"
-    # Beyond it a number would be read as a promise.
+    # A number would be read as a promise.
     if epsilon > MEANINGFUL:
         return f"without a meaningful limit (ε above {MEANINGFUL:g})"
     return f'at most <span class="epsilon">ε = {format_epsilon(epsilon)}</span>'
@@ -171,17 +171,17 @@ def show_headline(top: DeltaGenerator, setting: Setting, price: ViewPrice | None
     Args:
         top: The place for it.
         setting: The position of the controls.
-        price: Price of the chosen view; None while it is being computed.
+        price: The price of the chosen view; None while it is being computed.
     """
     if price is None:
         known = results.find_quick_epsilon(setting, setting.view)
-        # A true bound at once, even if a smaller one follows.
+        # A valid bound is shown at once, even if a smaller one follows.
         claim = "…"
         if known is not None:
-            claim = epsilon_claim(known)
+            claim = state_limit_html(known)
         more = "By plain composition. A smaller bound is being computed."
     else:
-        claim = epsilon_claim(price.epsilon)
+        claim = state_limit_html(price.epsilon)
         more = describe_bound(price.guarantee, setting.delta)
     sees = escape_html(setting.view.sees)
     about = escape_html(ANY_UNIT_IN_WORDS[setting.unit])
@@ -216,54 +216,77 @@ def build_views_table(
     prices: dict[View, ViewPrice],
     printed: Sequence[PublishedBound],
 ) -> str:
-    """Builds the table of adversaries: certified, by plain composition, and as printed.
+    """Builds the table of adversaries: epsilons certified, composed and printed.
 
     Args:
         setting: The position of the controls.
-        views: A row each.
-        prices: Those that are there.
-        printed: What papers printed about the last model.
+        views: The views, with a row each.
+        prices: The prices that are there, by view.
+        printed: The bounds that papers printed for the last model.
     """
+    head = ["adversary", "ε certified"]
+    # Columns that would be empty are left out: the table is next to the controls.
+    gaussian = any(price.guarantee.mu is not None for price in prices.values())
+    if gaussian:
+        head += ["mu", "rho"]
+    head.append("ε composed")
+    if printed:
+        head.append("ε printed")
+    head.append("method")
     rows = []
     for view in views:
-        claimed = "–"
+        cells = price_cells(setting, view, prices.get(view))
         # The papers' theorems are about the last model.
-        if view == View.FINAL and printed:
-            claimed = "<br>".join(format_published(one) for one in printed)
-        price = prices.get(view)
-        if price is None:
-            known = results.find_quick_epsilon(setting, view)
-            composed = "…"
-            if known is not None:
-                composed = format_epsilon(known)
-            rows.append([name_view(view), "…", "…", "…", composed, claimed, "being computed"])
-            continue
-        mu = format_parameter(price.guarantee.mu)
-        rho = format_parameter(price.guarantee.rho)
-        method = price.guarantee.method
-        if price.guarantee.assumptions:
-            method += " (vouched)"
-        certified = f"<strong>{format_epsilon(price.epsilon)}</strong>"
-        composed = format_epsilon(price.plain)
-        rows.append([name_view(view), certified, mu, rho, composed, claimed, escape_html(method)])
+        cells["ε printed"] = "–"
+        if view == View.FINAL:
+            cells["ε printed"] = "<br>".join(format_published(one) for one in printed)
+        rows.append([cells[name] for name in head])
     chosen = None
     if setting.view in views:
         chosen = list(views).index(setting.view)
     return build_table(
-        ["adversary", "ε certified", "mu", "rho", "ε composed", "ε printed", "method"],
+        head,
         rows,
-        numbers=(1, 2, 3, 4, 5),
+        numbers=range(1, len(head) - 1),
         chosen=chosen,
         label="Every adversary",
         caption=f"Upper bounds at delta = {format_delta(setting.delta)}",
     )
 
 
+def price_cells(setting: Setting, view: View, price: ViewPrice | None) -> dict[str, str]:
+    """Returns the cells of a view in the table of adversaries, by column, as HTML.
+
+    Args:
+        setting: The position of the controls.
+        view: The adversary.
+        price: The price of the view; None while it is being computed.
+    """
+    cells = {"adversary": name_view(view)}
+    if price is None:
+        known = results.find_quick_epsilon(setting, view)
+        cells |= dict.fromkeys(("ε certified", "mu", "rho", "ε composed"), "…")
+        cells["method"] = "being computed"
+        if known is not None:
+            cells["ε composed"] = format_epsilon(known)
+        return cells
+    method = price.guarantee.method
+    if price.guarantee.assumptions:
+        method += " (vouched)"
+    return cells | {
+        "ε certified": f"<strong>{format_epsilon(price.epsilon)}</strong>",
+        "mu": format_parameter(price.guarantee.mu),
+        "rho": format_parameter(price.guarantee.rho),
+        "ε composed": format_epsilon(price.plain),
+        "method": escape_html(method),
+    }
+
+
 def format_parameter(value: float | None) -> str:
     """Returns mu or rho rounded up; a dash where the curve is not Gaussian.
 
     Args:
-        value: The parameter of the curve, if it has one.
+        value: The parameter of the curve; None where it has none.
     """
     if value is None:
         return "–"
@@ -271,7 +294,7 @@ def format_parameter(value: float | None) -> str:
 
 
 def name_view(view: View) -> str:
-    """Returns a view by its name and by what it sees, as HTML.
+    """Returns the name of a view and what it sees, as HTML.
 
     Args:
         view: The adversary.
@@ -281,13 +304,13 @@ def name_view(view: View) -> str:
 
 
 def format_published(one: PublishedBound) -> str:
-    """Returns a printed epsilon; struck through, with the reason, where it does not hold.
+    """Returns a printed epsilon as HTML; struck through, with the reason, where it does not hold.
 
     Args:
-        one: What a paper printed.
+        one: The bound that a paper printed.
     """
     epsilon = format_epsilon(one.epsilon)
-    # Struck through: an unsound number must never be read as a bound.
+    # An unsound number must never be read as a bound.
     if one.false:
         why = escape_html(f"{one.claim} is unsound. {one.reason}")
         return f'<del class="false" title="{why}" tabindex="0">{epsilon}</del>'
@@ -296,11 +319,11 @@ def format_published(one: PublishedBound) -> str:
 
 
 def show_notes(setting: Setting, prices: Sequence[ViewPrice]) -> None:
-    """Shows what must be read with the numbers.
+    """Shows the notes that must be read with the numbers.
 
     Args:
         setting: The position of the controls.
-        prices: Those that are there.
+        prices: The prices that are there.
     """
     from sordino.report.price_tables import notes
 
@@ -313,7 +336,7 @@ def explain_published(printed: Sequence[PublishedBound]) -> None:
     """Says why a printed bound is struck through, or under which condition it holds.
 
     Args:
-        printed: What papers printed.
+        printed: The bounds that papers printed.
     """
     for one in printed:
         with st.expander(f"What {one.claim} printed: mu = {round_up(one.mu)}, {one.verdict}"):
@@ -336,13 +359,13 @@ def show_noise_search(setting: Setting) -> None:
         target = controls.draw_control(
             setting, "target", state.generation, typed=True, label=f"Epsilon, view {setting.view}"
         )
-    # The target is kept in the setting, so that the address has it.
+    # The setting holds the target, so that it is in the address.
     state.setting = wanted = replace(setting, target=target)
     if second.button("Find the noise", type="primary", width="stretch"):
         place = st.empty()
         began = time.monotonic()
         future = worker.request(results.meet_target, wanted)
-        # A search of seconds must show that it is running.
+        # A search may take seconds, and must show that it is running.
         while not wait_for([future], 0.2):
             seconds = time.monotonic() - began
             place.caption(
@@ -350,7 +373,7 @@ def show_noise_search(setting: Setting) -> None:
             )
         accept_noise(future, place)
     elif "found" in state and state.found[0] == wanted:
-        # Kept until a control is moved: a page that is drawn again at once must still show it.
+        # The message stays until a control is moved, however often the page is drawn again.
         st.success(escape_markdown(state.found[1]))
 
 
@@ -358,8 +381,8 @@ def accept_noise(future: Future[Any], place: DeltaGenerator) -> None:
     """Sets the noise that was found, or says why there is none.
 
     Args:
-        future: The answer.
-        place: For messages.
+        future: The answer of the search.
+        place: The place for messages.
     """
     state = st.session_state
     try:
@@ -378,7 +401,7 @@ def accept_noise(future: Future[Any], place: DeltaGenerator) -> None:
 
 
 def show_protocol(setting: Setting) -> None:
-    """Shows the file, to copy or to download, and the address of this setting.
+    """Shows the protocol file, to copy or to download.
 
     Args:
         setting: The position of the controls.
@@ -412,12 +435,12 @@ def show_protocol(setting: Setting) -> None:
 
 
 def draw_chart(future: Future[Any] | None, *, title: str, **options: Any) -> None:
-    """Draws a chart and its table, or keeps a place for them while there is none.
+    """Draws a chart and its table, or says that it is being computed.
 
     Args:
-        future: The chart to come; None while it is being computed.
-        title: Above it.
-        **options: Of `show_chart`.
+        future: The chart; None while it is being computed.
+        title: The title of the chart.
+        **options: Options of `show_chart`.
     """
     if future is None:
         st.caption(f"{title}: being computed …")

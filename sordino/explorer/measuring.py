@@ -12,8 +12,7 @@ from typing import ClassVar
 
 from sordino.protocol import SordinoError, UserError
 
-# Counterexamples at a time.
-# Each takes a whole core.
+# The number of counterexamples that may run at a time. Each takes a whole core.
 MOST = 2
 MODULE = "sordino.explorer.measuring"
 # `sordino.papers.measured.SCHEDULES` has them too, but needs torch, which no page should wait for.
@@ -30,10 +29,10 @@ class Look:
     """Holds what an audit has shown so far.
 
     Attributes:
-        trainings: Done on each side.
-        planned: On each side.
+        trainings: The number of trainings done, on each side.
+        planned: The number of trainings planned, on each side.
         mu_lower: The measured lower bound.
-        verdict: Verdict on the claim; empty until the end.
+        verdict: The verdict on the claim; empty until the end.
     """
 
     trainings: int
@@ -43,10 +42,7 @@ class Look:
 
 
 class ClaimMeasurement:
-    """Runs a process that measures a claim, and collects the looks that it reports.
-
-    It holds the process until it has ended.
-    """
+    """Runs a process that measures a claim, and collects the looks that it reports."""
 
     running: ClassVar[set[ClaimMeasurement]] = set()
 
@@ -54,9 +50,9 @@ class ClaimMeasurement:
         """Starts the process.
 
         Args:
-            claim: Its name.
-            rounds: Rounds of each training.
-            clients: Clients of the federation.
+            claim: The name of the claim.
+            rounds: The number of rounds of each training.
+            clients: The number of clients of the federation.
 
         Raises:
             UserError: Enough counterexamples are running already.
@@ -81,7 +77,7 @@ class ClaimMeasurement:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the process has ended and all its looks have been collected."""
         return not self._reader.is_alive()
 
     def stop(self) -> None:
@@ -98,7 +94,7 @@ class ClaimMeasurement:
             lines = ["it ended without a message"]
             if self._process.stderr is not None:
                 lines += self._process.stderr.read().strip().splitlines()
-            # The code is read after both pipes are empty, or the process could wait for ever.
+            # The exit code is read after both pipes are empty, or the process could wait for ever.
             if self._process.wait() != 0:
                 self.problem = lines[-1]
                 if self._stopped:
@@ -115,11 +111,11 @@ def stop_all() -> None:
 
 
 def print_looks(claim: str, parameters: dict[str, int]) -> None:
-    """Measures a claim and prints every look, a line each.
+    """Measures a claim and prints every look on a line.
 
     Args:
-        claim: Its name.
-        parameters: Parameters of the federation.
+        claim: The name of the claim.
+        parameters: The parameters of the federation.
     """
     from sordino.papers.catalogue import find
     from sordino.papers.claims import check
@@ -135,7 +131,7 @@ def print_looks(claim: str, parameters: dict[str, int]) -> None:
             "mu_lower": look.mu_lower,
             "verdict": verdict,
         }
-        # Flushed, since the page shows each look as it comes.
+        # Flushed, since the page shows every look at once.
         print(json.dumps(line), flush=True)
 
 

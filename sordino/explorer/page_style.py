@@ -1,4 +1,4 @@
-"""Styles the pages, and builds pieces of HTML in which everything from outside is escaped."""
+"""Holds the style of the pages, escapes text from outside, and builds tables in HTML."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ table.plain caption {
 </style>
 """
 
-# A verdict without its colour.
+# Marks of verdicts, which need no colour.
 MARKS = {
     "sound": "✓",
     "conditional": "△",
@@ -50,7 +50,7 @@ MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[
 
 
 def escape_html(text: str) -> str:
-    """Returns text for HTML, with nothing in it that is HTML.
+    """Escapes text for HTML.
 
     Args:
         text: Text from outside.
@@ -63,7 +63,7 @@ def escape_html(text: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    r"""Returns text for Markdown, with nothing in it that is Markdown: no link, no picture.
+    r"""Escapes text for Markdown, so that it holds no link and no picture.
 
     Args:
         text: Text from outside.
@@ -87,12 +87,12 @@ def build_table(
     """Builds a table in HTML.
 
     Args:
-        head: Names of the columns, as HTML.
-        rows: Cells, as HTML; the first of a row names it.
-        label: Read aloud to people who do not see the table.
-        numbers: Columns that are aligned to the right.
+        head: The names of the columns, as HTML.
+        rows: The cells, as HTML; the first cell of a row is its head.
+        label: A description for screen readers.
+        numbers: The columns that are aligned to the right.
         chosen: The row that is marked; None for none.
-        caption: Above the table.
+        caption: A text above the table.
 
     Example:
         >>> html = build_table(["view", "epsilon"], [["server", "4"]], label="Views", numbers=[1])
@@ -125,10 +125,10 @@ def build_table(
 
 
 def format_number(value: float) -> str:
-    """Returns a number for the table next to a chart.
+    """Returns a number for the table of a chart.
 
     Args:
-        value: Any; NaN is left out.
+        value: Any number; NaN becomes an empty text.
 
     Example:
         >>> [format_number(value) for value in (3, 0.123456, math.inf, math.nan)]

@@ -21,22 +21,22 @@ from sordino.privacy.curves.curve import Curve
 from sordino.privacy.guarantee import Guarantee, epsilon_in_words
 from sordino.protocol import Protocol, View
 
-# Numbers of rounds at which a curve over rounds is computed.
+# The number of points of a curve over rounds.
 POINTS = 9
-# Small rates are what a guarantee is about: there the points are denser.
+# Points are denser at small rates, which matter most.
 ALPHAS = np.concatenate([np.geomspace(1e-4, 0.05, 9), np.linspace(0.1, 1, 19)])
-# Supporting lines that a trade-off curve is drawn from.
+# The number of supporting lines that a trade-off curve is drawn from.
 SLOPES = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewPrice:
-    """Holds what one adversary learns at most, and what plain composition says of it.
+    """Holds the bounds against one adversary.
 
     Attributes:
         guarantee: The smallest valid bound.
-        epsilon: Epsilon of that bound.
-        plain: Epsilon by composition of the rounds.
+        epsilon: The epsilon of that bound.
+        plain: The epsilon of plain composition of the rounds.
     """
 
     guarantee: Guarantee
@@ -51,15 +51,15 @@ class ViewPrice:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedBound:
-    """Holds what a paper printed about the last model, and the verdict on it.
+    """Holds a bound on the last model that a paper printed, and the verdict on it.
 
     Attributes:
-        claim: Its name in the catalogue.
-        mu: As printed.
-        epsilon: Epsilon that follows from the printed mu.
+        claim: The name of the claim in the catalogue.
+        mu: The printed mu.
+        epsilon: The epsilon that follows from the printed mu.
         verdict: "sound", "conditional", "asymptotic" or "unsound".
-        reason: Reason for the verdict.
-        instead: What holds.
+        reason: The reason for the verdict.
+        instead: A statement that holds in its place.
     """
 
     claim: str
@@ -80,8 +80,8 @@ class Line:
     """Holds a curve of a chart.
 
     Attributes:
-        name: In the legend.
-        values: One for each point; they may be infinite.
+        name: The name in the legend.
+        values: A value for every point, which may be infinite.
     """
 
     name: str
@@ -93,8 +93,8 @@ class Chart:
     """Holds curves over common points, for a picture and for the table next to it.
 
     Attributes:
-        across: Label of the horizontal axis.
-        points: Along it.
+        across: The label of the horizontal axis.
+        points: The points along that axis.
         lines: The curves.
     """
 
@@ -103,7 +103,7 @@ class Chart:
     lines: tuple[Line, ...]
 
     def rows(self) -> list[dict[str, float]]:
-        """Returns the table, a row per point.
+        """Returns the table of the chart, with a row per point.
 
         Example:
             >>> line = Line(name="certified", values=(0.5, 0.7))
@@ -118,7 +118,7 @@ class Chart:
 
 
 def price_view(setting: Setting, view: View) -> ViewPrice:
-    """Returns the smallest valid bound of a view, and plain composition of the rounds.
+    """Prices one view: the smallest valid bound, and plain composition of the rounds.
 
     Args:
         setting: The position of the controls.
@@ -147,28 +147,28 @@ def find_composition(protocol: Protocol, view: View, unit: str) -> Curve:
 
 
 def find_quick_epsilon(setting: Setting, view: View) -> float | None:
-    """Returns an epsilon that holds and is found at once: that of composition, if it is Gaussian.
+    """Returns a valid epsilon that takes no time to compute: that of Gaussian composition.
 
     Args:
         setting: The position of the controls.
         view: The adversary.
 
     Returns:
-        None where composition takes long.
+        The epsilon; None where composition is not Gaussian.
 
     Example:
         >>> find_quick_epsilon(Setting(), View.SERVER) > price_view(Setting(), View.SERVER).epsilon
         True
     """
     curve = find_composition(setting.protocol, view, setting.unit)
-    # Other compositions take seconds, and this one must be there at once.
+    # Other compositions take seconds.
     if curve.law.mu is None:
         return None
     return curve.epsilon(setting.delta)
 
 
 def find_published(setting: Setting) -> tuple[PublishedBound, ...]:
-    """Returns what the papers printed for exactly this federation.
+    """Returns the bounds that the papers printed for exactly this federation.
 
     Args:
         setting: The position of the controls.
@@ -197,7 +197,7 @@ def find_published(setting: Setting) -> tuple[PublishedBound, ...]:
 
 
 def trace_rounds(setting: Setting, view: View) -> Chart:
-    """Traces epsilon against rounds: certified, composed, and printed where something was.
+    """Traces epsilon against rounds: certified, composed, and as papers printed it.
 
     Args:
         setting: The position of the controls.
@@ -208,12 +208,12 @@ def trace_rounds(setting: Setting, view: View) -> Chart:
         >>> chart.points[-1], [line.name for line in chart.lines]
         (100, ['certified', 'plain composition'])
     """
-    # On a logarithmic axis; rounding makes the first counts equal.
+    # Evenly spaced on a logarithmic axis; rounding makes the first counts equal.
     counts = np.unique(np.geomspace(1, setting.rounds, POINTS).round().astype(int)).tolist()
     plans = [replace(setting, rounds=count) for count in counts]
     prices = []
     for plan in plans:
-        # A slider that has moved on makes the rest of this work useless.
+        # Once the controls have moved, nobody wants the rest of the curve.
         stop_if_unwanted()
         prices.append(price_view(plan, view))
     lines = [
@@ -230,13 +230,13 @@ def trace_rounds(setting: Setting, view: View) -> Chart:
 
 
 def trace_tradeoffs(prices: Sequence[ViewPrice], delta: float) -> Chart:
-    """Traces what any test can reach: the least false negative rates, rounded down.
+    """Traces the least false negative rates of any test, rounded down.
 
-    Views that look the same in a picture share a line. Each is the highest of some
-    supporting lines, never above the true curve.
+    Views that look the same in a picture share a line. It is the highest of some supporting lines,
+    which are never above the true curve.
 
     Args:
-        prices: Prices of the views.
+        prices: The prices of the views.
         delta: Where views are compared.
     """
     from sordino.report.run_prices import group_similar_views
@@ -254,7 +254,7 @@ def trace_tradeoffs(prices: Sequence[ViewPrice], delta: float) -> Chart:
 
 
 def tabulate_betas(curve: Curve) -> np.ndarray:
-    """Returns the trade-off function at `ALPHAS`, from below (Dong, Roth and Su 2022, Prop. 2.12).
+    """Bounds the trade-off function at `ALPHAS` from below (Dong, Roth and Su 2022, Prop. 2.12).
 
     Args:
         curve: The bound.
@@ -266,12 +266,12 @@ def tabulate_betas(curve: Curve) -> np.ndarray:
     """
     if curve.law.mu is not None:
         return np.array([curve.beta(float(alpha)) for alpha in ALPHAS])
-    # Beyond slopes of e^20 a line is below every point that is drawn.
+    # A line with a slope beyond e^20 is below every point that is drawn.
     steepest = min(20.0, curve.epsilon(1e-6))
     slopes = np.zeros(1)
     if math.isfinite(steepest):
         slopes = np.concatenate([[0.0], np.geomspace(1e-3, max(2e-3, steepest), SLOPES)])
-    # Every slope e^epsilon gives two lines below the curve: the highest of all is drawn.
+    # Every slope e^epsilon gives two lines below the curve; the highest of all lines is drawn.
     factors = np.exp(slopes)
     weights = (1 - curve.deltas(slopes))[:, None]
     one_way = weights - np.multiply.outer(factors, ALPHAS)

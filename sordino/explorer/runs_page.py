@@ -1,4 +1,4 @@
-"""Draws the page Runs: trainings as they go, side by side. It only reads."""
+"""Draws the page Runs: trainings side by side, while they are under way. It changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sordino.report.number_formats import format_percent
 
 # Seconds between two looks.
 EVERY = 1.0
-# Runs in the list.
+# The largest number of runs in the list.
 LISTED = 50
 
 
@@ -33,8 +33,8 @@ def draw_page() -> None:
         st.code("sordino train", language=None)
         return
     state = st.session_state
-    # A control forgets while another page is shown, so its value is kept separately. It is set
-    # only if necessary: a reader may be faster.
+    # A control loses its value while another page is shown, so the value is kept separately. It is
+    # set only if necessary, since the visitor may have changed it meanwhile.
     known = state.get("watched", state.get("kept", names[:1]))
     if "watched" not in state or not set(known) <= set(names):
         state.watched = [name for name in known if name in names]
@@ -46,7 +46,7 @@ def draw_page() -> None:
     )
     state.kept = chosen
     show_live(tuple(chosen))
-    # The list is closed once a run is chosen: it would push the curves off the page.
+    # The list is closed once a run is chosen, or it would push the curves off the page.
     with st.expander(f"List of runs: {len(names)}", expanded=len(chosen) == 0):
         st.html(build_runs_table([watched_folder.watcher.look(name) for name in names], {}))
 
@@ -56,7 +56,7 @@ def show_live(chosen: tuple[str, ...]) -> None:
     """Shows what changes during a run.
 
     Args:
-        chosen: Names of the runs that are watched.
+        chosen: The names of the runs that are watched.
     """
     seen = [watched_folder.watcher.look(name) for name in chosen]
     if not seen:
@@ -85,10 +85,10 @@ def show_live(chosen: tuple[str, ...]) -> None:
 
 
 def find_spent(run: RunStatus) -> SpentPrivacy | None:
-    """Returns what a run has spent, as far as it is known.
+    """Returns what a run has spent; None while that is not known.
 
     Args:
-        run: Run that is watched.
+        run: A run that is watched.
     """
     # A damaged ledger has no price.
     if run.problem:
@@ -98,10 +98,10 @@ def find_spent(run: RunStatus) -> SpentPrivacy | None:
     asked = state.setdefault("asked", {})
     prices = state.setdefault("prices", {})
     if run.name not in asked:
-        # The size is part of the question: a ledger that has grown is priced again.
+        # The size makes a new question of a ledger that has grown.
         size = find_file_size(folder / "ledger.jsonl")
         asked[run.name] = worker.request(watching.price_folder, folder, size)
-    # The next price is asked for once the last one is there: a run may be faster than its price.
+    # The next price is requested once the last one is there: rounds may be faster than prices.
     if asked[run.name].done():
         prices[run.name] = asked.pop(run.name).result()
     known: SpentPrivacy | None = prices.get(run.name)
@@ -125,7 +125,7 @@ def show_first_run(seen: Sequence[RunStatus], paid: dict[str, SpentPrivacy | Non
 
     Args:
         seen: The runs that are watched.
-        paid: By name, what each has spent as far as it is known.
+        paid: What each run has spent, by name; None while that is not known.
     """
     run = seen[0]
     if run.problem or run.protocol is None:
@@ -148,11 +148,11 @@ def show_first_run(seen: Sequence[RunStatus], paid: dict[str, SpentPrivacy | Non
 
 
 def list_notes(seen: Sequence[RunStatus], paid: dict[str, SpentPrivacy | None]) -> list[str]:
-    """Lists what must be read with the epsilons, each note once, with its runs.
+    """Lists the notes that must be read with the epsilons, each with the runs that it is about.
 
     Args:
         seen: The runs that are watched.
-        paid: By name, what each has spent as far as it is known.
+        paid: What each run has spent, by name; None while that is not known.
     """
     about: dict[str, list[str]] = {}
     for run in seen:
@@ -165,11 +165,11 @@ def list_notes(seen: Sequence[RunStatus], paid: dict[str, SpentPrivacy | None]) 
 
 
 def build_runs_table(seen: Sequence[RunStatus], paid: dict[str, SpentPrivacy | None]) -> str:
-    """Builds the table of runs, a row each.
+    """Builds the table of runs, with a row per run.
 
     Args:
         seen: The runs.
-        paid: By name, what each has spent; empty for a table without prices.
+        paid: What each run has spent, by name; empty for a table without prices.
     """
     head = ["run", "state", "round", "accuracy", "loss"]
     label = "All runs"
@@ -201,7 +201,7 @@ def describe_spent(known: SpentPrivacy | None) -> str:
     """Says what a run has spent, for its row of the table.
 
     Args:
-        known: As far as it is known.
+        known: What the run has spent; None while that is not known.
     """
     if known is None:
         return ""
@@ -218,7 +218,6 @@ def show_reports(seen: Sequence[RunStatus]) -> None:
     Args:
         seen: The runs that are watched.
     """
-    # Links appear only for existing files.
     with_report = [run for run in seen if run.report]
     for run in with_report:
         st.link_button(
@@ -229,7 +228,7 @@ def show_reports(seen: Sequence[RunStatus]) -> None:
 
 
 def show_plan(seen: Sequence[RunStatus]) -> None:
-    """Shows what the plan of the first run costs, round by round, against its budget.
+    """Shows the epsilon of the first run's plan, round by round, with its budget.
 
     Args:
         seen: The runs that are watched.
@@ -237,7 +236,7 @@ def show_plan(seen: Sequence[RunStatus]) -> None:
     run = seen[0]
     if run.problem or run.protocol is None or run.sizes is None:
         return
-    # The same question at every look: the worker answers it from its cache.
+    # The question is the same at every look, and the worker keeps its answer.
     future = worker.request(watching.trace_plan, run.protocol, run.sizes)
     now = None
     if run.under_way:

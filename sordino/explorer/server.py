@@ -1,4 +1,4 @@
-"""Serves the explorer: Streamlit only on this machine, without statistics or calls to anywhere."""
+"""Serves the explorer with Streamlit, which sends no statistics and calls no other machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-# Where a free port is looked for.
+# The ports among which a free one is chosen.
 PORTS = range(8501, 8521)
 CONFIG: dict[str, Any] = {
     "browser.gatherUsageStats": False,
@@ -31,7 +31,7 @@ CONFIG: dict[str, Any] = {
     "theme.primaryColor": "#0072B2",
     "theme.dark.primaryColor": "#56B4E9",
 }
-# A report may come from anywhere: it is shown as it is, runs nothing, and loads nothing.
+# A report may come from anywhere: it may run nothing, and load nothing.
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 )
@@ -42,8 +42,8 @@ def serve(runs: Path, *, address: str, port: int) -> None:
 
     Args:
         runs: The folder whose runs are shown.
-        address: Where to listen.
-        port: Where to listen.
+        address: The address to listen on.
+        port: The port to listen on.
     """
     import streamlit as st
     from starlette.routing import Route
@@ -60,33 +60,33 @@ async def serve_report(request: Request) -> Response:
     """Serves the report of a listed run, and no other file.
 
     Args:
-        request: Names the run.
+        request: The request, whose path names the run.
     """
     from starlette.responses import FileResponse, PlainTextResponse
 
     name = request.path_params["name"]
     path = watched_folder.watcher.root / name / "report.html"
-    # Only listed names: a path with .. must not reach a file outside of the runs.
+    # Only listed names are served, so that a path with .. reaches no file outside of the folder.
     if name not in list_runs(watched_folder.watcher.root) or not path.is_file():
         return PlainTextResponse("There is no such report.", status_code=404)
-    # A report of another machine could contain anything.
+    # A report from another machine could contain anything.
     return FileResponse(
         path, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY}
     )
 
 
 def show_error(error: Exception) -> bool:
-    """Shows a sentence on the page after an error of the explorer, and the details in the terminal.
+    """Shows a sentence on the page after an error of the explorer, and details in the terminal.
 
     Args:
-        error: What went wrong.
+        error: The error.
 
     Returns:
-        True: Streamlit need not show it too.
+        True, which tells Streamlit that the error has been shown.
     """
     import streamlit as st
 
-    # Details may quote private data, and visitors may be others.
+    # Details may quote private data, which not every visitor may see.
     traceback.print_exception(error)
     st.error(
         "Something went wrong in the explorer. The terminal in which it runs has the details; "
@@ -96,14 +96,14 @@ def show_error(error: Exception) -> bool:
 
 
 def find_free_port(address: str, wanted: int | None) -> int:
-    """Returns the port that is wanted, or else the first free one.
+    """Returns the requested port, or without one the first that is free.
 
     Args:
-        address: Where to listen.
-        wanted: A port; None for any.
+        address: The address to listen on.
+        wanted: The requested port; None for any.
 
     Raises:
-        UserError: It is taken, or the address is not one of this machine's.
+        UserError: The port is taken, or the address is not one of this machine's.
 
     Example:
         >>> find_free_port("127.0.0.1", None) in PORTS
@@ -118,7 +118,7 @@ def find_free_port(address: str, wanted: int | None) -> int:
     if ":" in address:
         family = socket.AF_INET6
     for port in ports:
-        # Bound and freed again: the only sure test that it is free.
+        # Only binding a port shows that it is free.
         try:
             with socket.create_server((address, port), family=family):
                 return port

@@ -1,4 +1,4 @@
-"""Describes the controls of the page Explore as one value, which makes a protocol or an address."""
+"""Holds the position of all controls of the page Explore, as a protocol and as an address."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ SCHEDULES: dict[str, type[Schedule]] = {
 ADVERSARIES = ("server", "rounds", "participant", "coalition", "final")
 DATA = ("digits", "mnist", "fashion-mnist", "cifar10", "adult", "breast-cancer")
 MODELS = ("logistic", "mlp", "lenet5", "resnet18")
-# Local steps of a client in all: a page should not need gigabytes.
+# The largest number of local steps of a client in all rounds: a page should not need gigabytes.
 MOST_STEPS = 2_000_000
-# Letters of a value in an address.
+# The largest number of characters of a value in an address.
 LONGEST_VALUE = 40
 RULES: dict[str, type[LocalRule]] = {kind.tag: kind for kind in (FedAvg, FedProx, NoisySgd, DpSgd)}
-# Their normal noise is a multiple of how far a sum of clipped gradients moves.
+# Rules whose normal noise is a multiple of how far a sum of clipped gradients can move.
 MULTIPLIED = ("noisy-sgd", "dp-sgd")
-# What the size of each kind of noise is called in the file.
+# The key of the protocol's file for the size of each kind of noise.
 SIZE_NAMES = {"gaussian": "sigma", "laplace": "scale", "staircase": "step"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(Value):
-    """Holds one position of all controls, at first that of the built-in example.
+    """Holds one position of all controls; by default, that of the built-in example.
 
-    The attributes are declared with what they mean and which values they take.
+    The declaration of every attribute says what it means and which values are allowed.
 
     Example:
         >>> Setting(rounds=100).protocol.rounds, Setting().view
@@ -114,7 +114,7 @@ class Setting(Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Checked here, where the message can name the command that has no such limit.
+        # Here, where the message can name the command that has no such limit.
         if self.steps * self.rounds > MOST_STEPS:
             raise InvalidValue(
                 "rounds",
@@ -122,7 +122,7 @@ class Setting(Value):
                 f"rounds x steps of at most {MOST_STEPS:,} here; "
                 "`sordino certify` has no such limit",
             )
-        # An address may ask for it: another noise in its place would show another price.
+        # An address may have such values. The price of another noise would not be what it asks for.
         if self.rule == "dp-sgd" and self.mechanism != "gaussian":
             raise InvalidValue(
                 "mechanism", self.mechanism, "gaussian: DP-SGD has a price for no other noise"
@@ -143,8 +143,8 @@ class Setting(Value):
         smoothness = None
         if self.smoothness > 0:
             smoothness = self.smoothness
-        # Only the price of other noise than normal depends on the dimension. Elsewhere it is left
-        # out, since training would refuse a wrong one.
+        # Only the price of noise that is not normal depends on the dimension. Otherwise it is left
+        # out, since training would refuse a wrong number.
         parameters = None
         if self.mechanism != "gaussian":
             parameters = self.dimension
@@ -167,7 +167,7 @@ class Setting(Value):
         """The adversary that the headline is about."""
         if self.adversary not in ("participant", "coalition"):
             return View.parse(self.adversary)
-        # Where there is one client, there are no others that could collude.
+        # A single client has no others that could collude.
         if self.clients == 1:
             return View.SERVER
         if self.adversary == "participant":
@@ -176,7 +176,7 @@ class Setting(Value):
 
     @property
     def noise_name(self) -> str:
-        """What the size of the noise is called in the file."""
+        """The key of the protocol's file for the size of the noise."""
         if self.rule in MULTIPLIED and self.mechanism == "gaussian":
             return "multiplier"
         return SIZE_NAMES[self.mechanism]
@@ -224,14 +224,14 @@ class Setting(Value):
             "gaussian": normal,
             "laplace": Laplace(scale=self.noise, where=where),
         }
-        # A staircase refuses a step of 0, which the other kinds allow: it is made only if chosen.
+        # A staircase is made only if it is chosen: it refuses a size of 0, which the others allow.
         if self.mechanism == "staircase":
             return Staircase(step=self.noise, width=self.width)
         return kinds[self.mechanism]
 
     @property
     def query(self) -> dict[str, str]:
-        """What differs from the first position, for an address.
+        """The values that differ from the defaults, as texts for an address.
 
         Example:
             >>> Setting(rounds=100, schedule="stage-wise").query
@@ -254,11 +254,11 @@ def read_query(query: Mapping[str, str]) -> tuple[Setting, list[str]]:
     """Reads the setting of an address.
 
     Args:
-        query: Names and values.
+        query: The names and values of the address.
 
     Returns:
-        The setting, and what in the address was refused. What was given is never repeated: anybody
-        can write an address.
+        The setting, and a sentence for everything that was refused. What was given is not repeated,
+        since anybody can write an address.
 
     Example:
         >>> setting, refused = read_query({"rounds": "-3", "clip": "2", "x": "<b>"})

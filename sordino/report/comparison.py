@@ -101,7 +101,8 @@ def comparison_page(summaries: Sequence[RunSummary]) -> str:
         count=len(summaries),
         who=view.adversary,
         asked=f"view {view}, unit {unit}, δ = {format_delta(delta)}",
-        lead=describe_extremes(summaries, names),
+        # A headline must not be broken at "ε =".
+        lead=describe_extremes(summaries, names).replace("ε = ", "ε\u00a0=\u00a0"),
         columns=name_columns(summaries),
         rows=[
             run_row(summary, name, own=have_own_scores(summaries))

@@ -58,7 +58,10 @@ def explain_headline(summary: RunSummary) -> str:
         return f"{pair} It may always be right: nothing is promised."
     holds = "This holds whatever the adversary knows or computes"
     if not summary.run.protocol.noise.secure:
-        holds = "This holds whatever else the adversary knows or computes, without the noise's seed"
+        holds = (
+            "This holds whatever the adversary computes, and whatever it knows other than the seed "
+            "of the noise"
+        )
     if summary.main.condition:
         holds += f", {summary.main.condition}"
     return f"{pair} It is right in at most {right} of 100 cases; guessing gives 50. {holds}."

@@ -375,9 +375,7 @@ class TestHonesty:
     ) -> None:
         summary = summarize_run(folder)
         seeded = explain_headline(summary)
-        assert seeded.endswith(
-            "whatever else the adversary knows or computes, without the noise's seed."
-        )
+        assert seeded.endswith("whatever it knows other than the seed of the noise.")
         noise = replace(summary.run.protocol.noise, secure=True)
         plan = replace(summary.run.protocol, noise=noise)
         secure = replace(summary, run=replace(summary.run, protocol=plan))
