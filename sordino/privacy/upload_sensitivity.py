@@ -351,7 +351,7 @@ def smooth_dynamics(
     ]
     smoothness = protocol.assumptions.smoothness
     # Scaling onto the l1 ball is not a projection: it may stretch l2 distances by about sqrt(d)
-    # (docs/theory.md#a9).
+    # (docs/theory.md#a7).
     projects = protocol.release.clip_norm == "l2"
     if smoothness is not None and projects:
         factor = "1 + eta L"

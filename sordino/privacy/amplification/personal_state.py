@@ -1,4 +1,6 @@
-"""Uploads of clients that keep models without noise: what a record has changed stays there.
+"""Uploads of clients that keep models without noise (docs/theory.md#c8).
+
+What a record has changed in such a model stays there.
 
 A client of fedavg with a personal model uploads it under noise and continues from the model itself.
 Given all that was released, two neighbouring clients hold models at a distance D, and a round moves

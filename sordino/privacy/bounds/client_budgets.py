@@ -1,4 +1,7 @@
-"""Clients with budgets: where every client has one, none spends more than the largest of them."""
+"""Clients with budgets (docs/theory.md#a36).
+
+Where every client has a budget, none spends more than the largest of them.
+"""
 
 from __future__ import annotations
 

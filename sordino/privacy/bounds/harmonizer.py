@@ -1,4 +1,4 @@
-"""Clients with individual noise: the worst of them counts (udp-fl's Harmonizer).
+"""Clients with individual noise: the worst counts (udp-fl's Harmonizer, docs/theory.md#a36).
 
 Once its budget is spent, a client takes no further part (`participation_caps`).
 """
