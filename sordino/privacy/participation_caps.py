@@ -1,11 +1,11 @@
 """How often a client with a budget may take part, fixed before any data are touched.
 
 A round's price depends on the protocol alone, and rates never grow from round to round, so any c
-rounds cost at most what the first c cost (docs/theory.md#a36). The largest c that a client's budget allows
-is its cap. It is a constant of the protocol, and participants are drawn without looking at data, so
-nothing here is chosen adaptively and plain composition applies. A privacy filter (Rogers, Roth, Ullman and
-Vadhan 2016; Whitehouse, Ramdas, Rogers and Wu 2023) is needed only where prices depend on what was
-released.
+rounds cost at most what the first c cost (docs/theory.md#a36). The largest c that a client's budget
+allows is its cap. It is a constant of the protocol, and participants are drawn without looking at
+data, so nothing here is chosen adaptively and plain composition applies. A privacy filter (Rogers,
+Roth, Ullman and Vadhan 2016; Whitehouse, Ramdas, Rogers and Wu 2023) is needed only where prices
+depend on what was released.
 """
 
 from __future__ import annotations
