@@ -1,4 +1,4 @@
-"""The referee of an attack, who knows both sides of a run.
+"""The referee of an attack knows both sides of a run.
 
 It gives attackers what a view shows, and scorers the truth.
 """

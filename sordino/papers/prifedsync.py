@@ -197,8 +197,8 @@ def weak_reach_probability(
     """Returns the probability that what client j knows reaches client i, of m clients.
 
     Without noise this is the exact total variation (docs/theory.md#c4). With `mixing` below 1 the
-    global model keeps every upload. At 1 it is the mean of the last round's uploads alone: whoever
-    is sampled together with a client that knows something of j's records knows it afterwards.
+    global model keeps every upload. At 1 it is the mean of the last round's uploads alone: a client
+    that is sampled with one that knows something of j's records knows it afterwards.
 
     Raises:
         UserError: There are fewer than two clients, or too many rounds or clients for a check.
