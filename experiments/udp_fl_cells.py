@@ -57,6 +57,8 @@ class Federation:
         records: Of all clients together.
         clients: Where the data say how many there are.
         source: The name of the data, where it is not the federation's.
+        update_clip: The largest norm of an update, for methods that clip whole updates. Their noise
+            adds up over rounds, and a larger clip lets it carry the model away.
     """
 
     example: str
@@ -65,6 +67,7 @@ class Federation:
     records: int
     clients: int | None = None
     source: str | None = None
+    update_clip: float = 0.01
 
 
 FEDERATIONS = {
@@ -86,7 +89,12 @@ FEDERATIONS = {
         example="udp-fl-mnist", model="udp-mnist", parameters=21_432, records=4_700
     ),
     "gefcom-wind": Federation(
-        example="udp-fl-wind", model="udp-wind", parameters=75_504, records=7 * 1_095, clients=7
+        example="udp-fl-wind",
+        model="udp-wind",
+        parameters=75_504,
+        records=7 * 1_095,
+        clients=7,
+        update_clip=0.003,
     ),
     # Shuffling hides one client among many: ten are too few for any bound that is known.
     "digits": Federation(
@@ -193,7 +201,7 @@ def plan_nbafl(plan: Protocol, epsilon: float) -> Protocol:
     local = FedAvg(
         steps=plan.local.steps,
         batch=plan.local.batch or 1,
-        clip=0.3,
+        clip=find_update_clip(plan),
         clip_target="update",
         schedule=Constant(rate=0.1),
     )
@@ -201,18 +209,32 @@ def plan_nbafl(plan: Protocol, epsilon: float) -> Protocol:
     return add_noise(replace(plan, local=local, noise=noise), epsilon)
 
 
+def find_update_clip(plan: Protocol) -> float:
+    """Returns the largest norm of an update in a federation.
+
+    Args:
+        plan: The federation.
+    """
+    if plan.model is None:
+        raise TypeError("a federation without a model")
+    found = [one for one in FEDERATIONS.values() if one.model == plan.model.name]
+    return found[0].update_clip
+
+
 def plan_scaffold(plan: Protocol, epsilon: float) -> Protocol:
-    """Returns SCAFFOLD: the whole update is clipped, and control variates cost nothing.
+    """Returns SCAFFOLD: every step is clipped, and control variates cost nothing.
 
     Args:
         plan: The federation.
         epsilon: Against the server.
     """
+    rate = 0.15
     local = Scaffold(
         steps=plan.local.steps,
         batch=plan.local.batch or 1,
-        clip=0.1,
-        schedule=Constant(rate=0.15),
+        # Steps are clipped, and the longest lead as far as an update may.
+        clip=find_update_clip(plan) / (rate * plan.local.steps),
+        schedule=Constant(rate=rate),
     )
     return add_noise(replace(plan, local=local, noise=Gaussian(sigma=1.0)), epsilon)
 
