@@ -17,8 +17,8 @@ from sordino.report.run_summary import find_last_scores
 # the noise has moved the model further than the data have.
 LEAST_OF_UPLOADS = 1.0
 # Of steps only the best case is known: all gradients are as long as the clip, in one direction.
-# Heavy tails count in a deviation more than they disturb: under staircase noise a network has
-# learned at 3 times, so scores decide first.
+# Even so it is a rule of thumb: noise spreads over all coordinates, and what is to be learned over
+# few. A network has learned at 3 times, so scores decide first.
 LEAST_OF_STEPS = 10.0
 # A loss below this share of the loss before training is no luck.
 LEARNED = 0.9

@@ -60,7 +60,7 @@ def test_what_was_not_scored_is_not_judged(tmp_path) -> None:
 
 def test_scores_overrule_the_estimate_of_the_noise(tmp_path, monkeypatch) -> None:
     run = trained(QUIET["noise in steps"], tmp_path / "run", report=False)
-    # As staircase noise has it, whose deviation is mostly in its tails.
+    # As if the noise were too much for any gradients.
     monkeypatch.setattr(learning, "LEAST_OF_STEPS", 1e9)
     assert learning.bound_step_signal(run.protocol, run.facts["parameters"], 6) < 1e9
     assert find_warnings(run) == []
