@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +26,11 @@ EXAMPLE = "attacked"
 
 
 class AttackStopped(SordinoError):
-    """Ctrl-C was pressed; finished attacks are kept."""
+    """Ctrl-C was pressed; finished attacks are kept.
+
+    Attributes:
+        exit_code: The code that shells expect after Ctrl-C.
+    """
 
     exit_code = INTERRUPTED
 
@@ -60,7 +64,6 @@ def attack(
     """Run published attacks on a run: what they learn with its noise, and without."""
     from sordino.attacks.suite import ATTACKS, find_attack, select_options
     from sordino.federation.store.run import Run
-    from sordino.report.attack_findings import findings_table
 
     names = [name]
     if name == "all":
@@ -90,11 +93,24 @@ def attack(
         print_json(
             {
                 "run": str(subject.folder),
-                "attacks": [one.as_document() for one in found],
+                "attacks": [finding.as_document() for finding in found],
                 "refused": refused,
             }
         )
         return
+    show_attacks(found, refused)
+    print_message(f"Rows and plots: {subject.folder / 'attacks'}")
+
+
+def show_attacks(found: Sequence[AttackFinding], refused: Mapping[str, str]) -> None:
+    """Prints a table for every attack, and why others were not tried.
+
+    Args:
+        found: The findings.
+        refused: By the name of an attack, why it could not be tried.
+    """
+    from sordino.report.attack_findings import findings_table
+
     for finding in found:
         results.print(
             f"{finding.name}, setting {finding.setting}: {finding.subject}",
@@ -102,9 +118,8 @@ def attack(
             soft_wrap=True,
         )
         results.print(findings_table(finding))
-    for one, why in refused.items():
-        results.print(f"{one}: not tried. {why}", soft_wrap=True)
-    print_message(f"Rows and plots: {subject.folder / 'attacks'}")
+    for name, reason in refused.items():
+        results.print(f"{name}: not tried. {reason}", soft_wrap=True)
 
 
 def train_example(workers: int | None) -> Run:
@@ -136,15 +151,15 @@ def attack_with_display(
         run: The run to attack.
         names: Names of the attacks.
         setting: "quick" or "paper".
-        options: Those of all attacks.
+        options: The options of all attacks.
         twin: Whether the same federation without noise is attacked too.
         workers: Worker processes; None for one per core.
 
     Returns:
-        What was found, and by name why an attack could not be tried.
+        The findings, and by name why an attack could not be tried.
 
     Raises:
-        UserError: Not one of the attacks could be tried.
+        UserError: None of the attacks could be tried.
     """
     from sordino.attacks.referee import Referee
     from sordino.attacks.suite import attack, find_refusals, select_options

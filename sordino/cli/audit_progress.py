@@ -27,7 +27,7 @@ class AuditProgress:
         """Prepares the display.
 
         Args:
-            word: The unit that is counted.
+            word: The name of what is counted.
         """
         self._word = word
         columns = (
@@ -53,7 +53,7 @@ class AuditProgress:
         """Says which game is played and where it is kept.
 
         Args:
-            game: Between the adversary and the trainer.
+            game: The game between the adversary and the trainer.
             certified: The guarantee that is tested.
             path: The audit's folder.
         """
@@ -65,7 +65,7 @@ class AuditProgress:
         """Says how many trainings fit into the time, and what they can show.
 
         Args:
-            plan: How many are played.
+            plan: The number of trainings, and the time for them.
             certified: The guarantee that is tested.
         """
         from sordino.report.finding_tables import describe_plan
@@ -84,8 +84,8 @@ class AuditProgress:
         """Counts trainings; a log file gets a line for every tenth.
 
         Args:
-            done: How many have ended.
-            total: How many there are.
+            done: The number that has ended.
+            total: The number of all.
         """
         if messages.is_terminal:
             # The display runs a thread: by the first training, worker processes have been forked.

@@ -18,7 +18,7 @@ def read_claim(text: str, view: View, unit: str) -> Claim:
     """Reads a claim from `NAME=MU` or `NAME: epsilon=E, delta=D`.
 
     Args:
-        text: What was typed.
+        text: The claim, as typed.
         view: The view that is audited.
         unit: "record" or "client".
 
@@ -26,7 +26,7 @@ def read_claim(text: str, view: View, unit: str) -> Claim:
         The claim, about that view and unit.
 
     Raises:
-        UserError: It makes no claim; the message shows both forms.
+        UserError: The text has neither form; the message shows both.
     """
     from sordino.audit.verdict import Claim
 
@@ -39,8 +39,10 @@ def read_claim(text: str, view: View, unit: str) -> Claim:
         key, _, value = part.partition("=")
         numbers[key.strip()] = _read_number(value)
     complete = set(numbers) in FORMS
-    finite = all(0 <= number < math.inf for number in numbers.values())
-    if not name.strip() or not complete or not finite or numbers.get("delta", 0.0) >= 1:
+    # NaN, which stands for a text that is no number, is not in the interval either.
+    inside = all(0 <= number < math.inf for number in numbers.values())
+    possible = inside and numbers.get("delta", 0.0) < 1
+    if not name.strip() or not complete or not possible:
         raise UserError(
             f"--claim {text!r}: expected NAME=MU with a finite number of at least 0, "
             "such as theirs=0.29, or 'NAME: epsilon=E, delta=D' with a delta below 1, "

@@ -24,9 +24,9 @@ messages = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def escape_unprintable() -> None:
-    """Lets letters that the output cannot show be written as escapes.
+    """Writes letters that the output cannot show as escapes.
 
-    No result is lost because of a name in it.
+    Otherwise a name in a result could end the command.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -61,7 +61,7 @@ def print_json(document: Any) -> None:
     """Prints one JSON document and nothing else.
 
     Args:
-        document: Infinity becomes the string "inf", and a number that is not known null.
+        document: The document. Infinity is printed as the string "inf", NaN as null.
     """
     print(json.dumps(to_json_value(document), indent=2, allow_nan=False))
 
@@ -70,7 +70,7 @@ class Stopped(SordinoError):
     """Ctrl-C was pressed, and everything is in order.
 
     Attributes:
-        exit_code: What shells expect.
+        exit_code: The code that shells expect after Ctrl-C.
     """
 
     exit_code = INTERRUPTED

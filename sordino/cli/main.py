@@ -155,8 +155,8 @@ def interrupt(number: int, frame: object) -> None:
     """Does what Ctrl-C does, also where SIGINT is ignored, as in a script's background jobs.
 
     Args:
-        number: Number of the signal.
-        frame: Where it came.
+        number: The number of the signal.
+        frame: The frame that was interrupted.
 
     Raises:
         KeyboardInterrupt: Always.

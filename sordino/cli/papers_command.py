@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
+from sordino.cli.arguments import Json
 from sordino.cli.audit_command import show
 from sordino.cli.audit_progress import AuditProgress
 from sordino.cli.console import Stopped, messages, print_json, results
+from sordino.cli.option_checks import refuse_without
 from sordino.protocol import UserError
 from sordino.report.terminal_tables import facts_table
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What the papers claimed, and what holds.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-COLOURS = {"sound": "green", "conditional": "yellow", "asymptotic": "yellow", "unsound": "red"}
 REPRODUCTIONS = ("prifedsync-tables", "convergent-table-3")
 
 
@@ -31,16 +28,12 @@ REPRODUCTIONS = ("prifedsync-tables", "convergent-table-3")
 def list_claims(json: Json = False) -> None:
     """List every published claim with its verdict."""
     from sordino.papers.catalogue import all_claims, as_documents
+    from sordino.report.paper_tables import claims_table
 
     if json:
         print_json(as_documents())
         return
-    table = Table(title="Published claims", title_justify="left")
-    for column in ("claim", "verdict", "says"):
-        table.add_column(column, no_wrap=column == "claim")
-    for claim in all_claims():
-        table.add_row(claim.name, Text(claim.verdict, COLOURS[claim.verdict]), claim.statement)
-    results.print(table)
+    results.print(claims_table(all_claims()))
     results.print("Next: sordino papers check convergent/theorem-3a")
 
 
@@ -64,7 +57,9 @@ def check(
     from sordino.papers.catalogue import find
     from sordino.papers.claims import check
 
-    # Unknown parameters are refused by the check itself.
+    if not measure:
+        refuse_without("--measure", trainings=trainings)
+    # The check itself refuses unknown parameters.
     verdict = check(find(claim), **read_parameters(sets or []))
     finding = None
     if measure:
@@ -87,7 +82,7 @@ def measure_with_display(verdict: Verdict, trainings: int | None) -> Finding:
     """Trains what a claim speaks about, with the live display.
 
     Args:
-        verdict: Verdict on the claim.
+        verdict: The verdict on the claim.
         trainings: Trainings on each side; None for enough to refute it.
 
     Raises:
@@ -117,10 +112,10 @@ def read_parameters(sets: list[str]) -> dict[str, float]:
     """Reads numbers from `NAME=VALUE` texts; whole ones stay whole.
 
     Args:
-        sets: What was typed.
+        sets: The texts, as typed.
 
     Raises:
-        UserError: A text without a name or a number.
+        UserError: A text has no name, or no number.
     """
     found: dict[str, float] = {}
     for text in sets:
@@ -151,6 +146,9 @@ def reproduce(
         from sordino.papers.growth import draw_growth
 
         draw_growth(plot)
+        if json:
+            print_json({"plot": str(plot)})
+            return
         messages.print(f"Plot: {plot}")
     elif name == "prifedsync-tables":
         show_prifedsync_tables(json)
@@ -165,37 +163,11 @@ def show_prifedsync_tables(json: bool) -> None:
         json: Print one JSON document and nothing else.
     """
     from sordino.papers.prifedsync_tables import prifedsync_tables
+    from sordino.report.paper_tables import prifedsync_table
 
     with messages.status("composing privacy losses"):
         rows = prifedsync_tables()
     if json:
         print_json({"rows": [row.as_document() for row in rows]})
         return
-    table = Table(title="prifedsync, Tables 1 to 3; epsilon at delta = 1e-5", title_justify="left")
-    for column in (
-        "table",
-        "p",
-        "sigma",
-        "R",
-        "mu printed",
-        "mu of the formula",
-        "epsilon of that mu",
-        "certified, everyone",
-        "certified, sampled",
-    ):
-        table.add_column(column, justify="right")
-    for row in rows:
-        printed = row.printed
-        printed_numbers = (row.mu, row.limit_epsilon)
-        # What is certified is never shown below what it is.
-        certified = (row.certified_epsilon, row.participating_epsilon)
-        table.add_row(
-            str(printed.table),
-            f"{printed.probability:g}",
-            f"{printed.sigma:g}",
-            str(printed.rounds),
-            f"{printed.printed_mu:.2f}",
-            *(f"{number:.3f}" for number in printed_numbers),
-            *(f"{math.ceil(number * 1000) / 1000:.3f}" for number in certified),
-        )
-    results.print(table)
+    results.print(prifedsync_table(rows))

@@ -9,13 +9,54 @@ import typer
 
 from sordino.cli.arguments import Json, WithoutNoise
 from sordino.cli.console import messages, print_json, results
+from sordino.cli.option_checks import refuse_with
 from sordino.cli.twin_training import train_compared_twin
 from sordino.protocol import UserError
 
-ABOUT = "Said at the top of the page, and kept in the run's folder"
-
 if TYPE_CHECKING:
     from sordino.report.noise_cost import NoiseCost
+
+# A panel of the help.
+ABOUT = "Said at the top of the page, and kept in the run's folder"
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="By default RUN/report.html, or comparison.html here for several runs.",
+    ),
+]
+Pdf = Annotated[
+    bool,
+    typer.Option(
+        "--pdf", help="Print the page to a PDF file next to it, with a browser of this machine."
+    ),
+]
+Registry = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Write a draft for the DP Deployments Registry (.yaml) instead."
+    ),
+]
+ModelCard = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a Hugging Face model card (.md) instead."),
+]
+Annex = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write answers to the questions of NIST SP 800-226 and EDPB Opinion 28/2024 (.md) "
+        "instead.",
+    ),
+]
+Owner = Annotated[
+    str | None, typer.Option(help="Who is responsible for the run.", rich_help_panel=ABOUT)
+]
+Purpose = Annotated[str | None, typer.Option(help="What the model is for.", rich_help_panel=ABOUT)]
+Names = Annotated[
+    str | None,
+    typer.Option(help="Who prepared and reviewed the report.", rich_help_panel=ABOUT),
+]
 
 
 def report(
@@ -23,65 +64,49 @@ def report(
         list[Path],
         typer.Argument(metavar="RUN...", help="Folder of a run; of several runs, to compare them."),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="By default RUN/report.html, or comparison.html here for several runs.",
-        ),
-    ] = None,
-    pdf: Annotated[
-        bool,
-        typer.Option(
-            "--pdf", help="Print the page to a PDF file next to it, with a browser of this machine."
-        ),
-    ] = False,
+    out: Out = None,
+    pdf: Pdf = False,
     without_noise: WithoutNoise = False,
-    registry: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a draft for the DP Deployments Registry (.yaml) instead."
-        ),
-    ] = None,
-    model_card: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a Hugging Face model card (.md) instead."),
-    ] = None,
-    annex: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write answers to the questions of NIST SP 800-226 and EDPB Opinion 28/2024 (.md) "
-            "instead.",
-        ),
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option(help="Who is responsible for the run.", rich_help_panel=ABOUT)
-    ] = None,
-    purpose: Annotated[
-        str | None, typer.Option(help="What the model is for.", rich_help_panel=ABOUT)
-    ] = None,
-    names: Annotated[
-        str | None,
-        typer.Option(help="Who prepared and reviewed the report.", rich_help_panel=ABOUT),
-    ] = None,
+    registry: Registry = None,
+    model_card: ModelCard = None,
+    annex: Annex = None,
+    owner: Owner = None,
+    purpose: Purpose = None,
+    names: Names = None,
     json: Json = False,
 ) -> None:
     """Write a page that says in plain words what was protected, from whom, and how well."""
-    from sordino.report.pdf import find_browser, print_page
-    from sordino.report.writing import PAGE, write_page
-
+    filings = {"registry": registry, "model_card": model_card, "annex": annex}
+    files_wanted = any(target is not None for target in filings.values())
+    # Every refusal comes before anything is written.
+    if without_noise:
+        refuse_with("--without-noise", **filings)
+        refuse_other_options(runs, out, pdf)
+    if files_wanted:
+        refuse_with("--registry, --model-card and --annex", out=out, pdf=pdf)
     said = {"owner": owner, "purpose": purpose, "names": names}
     if any(text is not None for text in said.values()):
         keep_said(runs, said)
     if without_noise:
-        refuse_other_options(runs, out, pdf)
         show_noise_cost(runs[0], None, json)
-        return
-    filings = {"registry": registry, "model_card": model_card, "annex": annex}
-    if any(target is not None for target in filings.values()):
+    elif files_wanted:
         write_filings(runs, filings, json=json)
-        return
+    else:
+        write_pages(runs, out, pdf, json)
+
+
+def write_pages(runs: list[Path], out: Path | None, pdf: bool, json: bool) -> None:
+    """Writes the page of a run, or one that compares several.
+
+    Args:
+        runs: The folders of the runs.
+        out: The file; None for the usual one.
+        pdf: Whether the page is printed to a PDF file too.
+        json: Print one JSON document and nothing else.
+    """
+    from sordino.report.pdf import find_browser, print_page
+    from sordino.report.writing import PAGE, write_page
+
     if pdf:
         # A missing browser shows before anything is computed.
         find_browser()
@@ -107,11 +132,11 @@ def report(
 
 
 def keep_said(runs: list[Path], said: dict[str, str | None]) -> None:
-    """Keeps what its owner says about a run in its folder, for this page and all later ones.
+    """Keeps a run's owner, purpose and names in its folder, for this page and all later ones.
 
     Args:
         runs: The folder of one run.
-        said: Owner, purpose and names; None for what is not stated.
+        said: Owner, purpose and names; None for one that is not stated.
 
     Raises:
         UserError: Several runs, no run, or a text that is not one line.
@@ -126,11 +151,11 @@ def keep_said(runs: list[Path], said: dict[str, str | None]) -> None:
 
 
 def write_filings(runs: list[Path], targets: dict[str, Path | None], *, json: bool) -> None:
-    """Writes what others file about a run.
+    """Writes filings about a run, such as a model card.
 
     Args:
         runs: The folder of one run.
-        targets: Where each kind of filing is written; None for those that are not asked for.
+        targets: The file of each kind of filing; None for those that are not wanted.
         json: Whether to print one JSON document and nothing else.
 
     Raises:
@@ -164,12 +189,12 @@ def write_filings(runs: list[Path], targets: dict[str, Path | None], *, json: bo
 
 
 def refuse_other_options(runs: list[Path], out: Path | None, pdf: bool) -> None:
-    """Refuses what does not go together with --without-noise.
+    """Refuses several runs, another place or a PDF file, together with --without-noise.
 
     Args:
-        runs: The folders that were given.
-        out: The file that was asked for, if one was.
-        pdf: Whether a PDF file was asked for.
+        runs: The folders of the runs.
+        out: The file of the page; None for the usual one.
+        pdf: Whether a PDF file is wanted.
 
     Raises:
         UserError: Several runs, a file elsewhere, or a PDF file.

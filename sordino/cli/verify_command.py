@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sordino.cli.arguments import Json
 from sordino.cli.console import messages, print_json, results
+from sordino.cli.option_checks import refuse_with
 from sordino.protocol import UserError
 from sordino.protocol.errors import Changed
 
@@ -41,6 +42,7 @@ def verify(
     """Check all of a run's folder that can be checked. Exit code 4 if anything was changed."""
     # A key is made without any run.
     if new_key is not None:
+        refuse_with("--new-key", key=key, sign=sign)
         make_key(new_key, run, json)
         return
     if run is None:
@@ -76,7 +78,7 @@ def make_key(path: Path, run: Path | None, json: bool) -> None:
 
     Args:
         path: The file of the private key.
-        run: What was typed as a run, which must be nothing.
+        run: The run that was given; there must be none.
         json: Print one JSON document and nothing else.
 
     Raises:
@@ -101,7 +103,7 @@ def show_verification(found: Verification) -> None:
     """Prints the table of checks, and a line that counts them.
 
     Args:
-        found: What was checked.
+        found: The checks and their results.
     """
     table = Table()
     table.add_column("checked")

@@ -1,4 +1,4 @@
-"""Noise that a user brings: what a factory must give, how its claim is tested, what it costs.
+"""Noise that a user brings: the factory that makes it, the test of its claim, and its price.
 
 A factory is called with the scale and returns an object with
 

@@ -19,8 +19,8 @@ class BinLimits:
     """Limits of the probabilities of bins, without a shift (first row) and with it (second row).
 
     Attributes:
-        low: Lower limits.
-        high: Upper limits.
+        low: The lower limits.
+        high: The upper limits.
     """
 
     low: np.ndarray
@@ -43,7 +43,7 @@ class BinLimits:
 
 
 def find_bin_limits(values: np.ndarray, shift: float, risk: float) -> BinLimits:
-    """Returns what values of noise show about moving it.
+    """Returns limits of the bins' probabilities, for noise and for the same noise moved.
 
     Args:
         values: Values of the noise, independent.
@@ -78,8 +78,8 @@ def find_clopper_pearson_limits(
     """Returns Clopper and Pearson's lower and upper limits of probabilities.
 
     Args:
-        counts: How often each thing happened.
-        totals: Of how many times.
+        counts: How often each event happened.
+        totals: The number of trials of each.
         risk: The largest probability that a limit is missed, on either side.
     """
     # A count of 0 or of all has no such quantile; its limit is 0 or 1.

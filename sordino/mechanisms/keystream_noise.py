@@ -1,4 +1,4 @@
-"""From words of the keystream to signed noise: what samplers share."""
+"""Turns words of the keystream into signed noise, for several samplers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def draw_words(
 
     Args:
         stream: The place in the keystream.
-        trainings: Number of trainings side by side.
-        count: Number of values for each training.
-        each: Number of words for each value.
+        trainings: The number of trainings side by side.
+        count: The number of values of each training.
+        each: The number of words of each value.
 
     Returns:
         An array of shape (trainings, count, each).
@@ -31,7 +31,7 @@ def draw_words(
 def give_signs(words: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
     """Returns magnitudes with the sign of each word's lowest bit.
 
-    `randomness.unit_interval` leaves that bit unread, so sign and magnitude are independent.
+    `uniform_words.unit_interval` leaves that bit unread, so sign and magnitude are independent.
 
     Args:
         words: Uniform 64-bit words.

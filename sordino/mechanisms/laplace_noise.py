@@ -1,9 +1,8 @@
 """Laplace noise on every coordinate (docs/theory.md#b2).
 
-A shift of s on one coordinate under noise of scale b; a vector with a clipped l1 norm is worst
-where one coordinate moves alone, one with a clipped l2 norm where all d coordinates move equally.
-There Laplace noise behaves like Gaussian noise of standard deviation b, though its own is sqrt(2)
-b.
+A vector with a clipped l1 norm is worst where one coordinate moves alone, one with a clipped l2
+norm where all coordinates move equally. There Laplace noise of scale b behaves like Gaussian noise
+of standard deviation b, though its own is sqrt(2) b.
 """
 
 from __future__ import annotations
@@ -51,6 +50,11 @@ class LaplaceMechanism(Mechanism[Laplace]):
             UserError: The dimension is needed and not known.
         """
         scale = self.noise.scale
+
+        def find_deltas(epsilons: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+            """Returns the largest deltas where one coordinate moves alone, a shift a row."""
+            return laplace_deltas(epsilons, shifts / scale)
+
         if norm == "l1":
             return NoisePrice(
                 divergence=lambda order, shift: laplace_divergence(order, shift, scale),
@@ -60,15 +64,10 @@ class LaplaceMechanism(Mechanism[Laplace]):
                     "Laplace noise under an l1 clip is worst where one coordinate moves alone "
                     "(docs/theory.md#b2)"
                 ),
-                deltas=lambda epsilons, shifts: laplace_deltas(epsilons, shifts / scale),
+                deltas=find_deltas,
             )
         size = require_dimension(dimension)
         root = math.sqrt(size)
-        deltas = None
-        # In one dimension both norms are the same, and the worst move is known for every epsilon
-        # (docs/theory.md#b10).
-        if size == 1:
-            deltas = lambda epsilons, shifts: laplace_deltas(epsilons, shifts / scale)  # noqa: E731
         return NoisePrice(
             divergence=lambda order, shift: laplace_divergence_l2(order, shift, scale, size),
             table=lambda shifts, orders: (
@@ -79,7 +78,9 @@ class LaplaceMechanism(Mechanism[Laplace]):
                 f"Laplace noise under an l2 clip is worst where all {size} coordinates move alike "
                 "(docs/theory.md#b2)"
             ),
-            deltas=deltas,
+            # In one dimension both norms are the same, and the worst move is known for every
+            # epsilon (docs/theory.md#b10).
+            deltas=find_deltas if size == 1 else None,
         )
 
     def draw(self, stream: Stream, trainings: int, count: int) -> np.ndarray:
@@ -165,7 +166,7 @@ def laplace_divergence(order: float, shift: float, scale: float) -> float:
     It is log(a/(2a-1) e^((a-1)x) + (a-1)/(2a-1) e^(-a x))/(a-1), x = shift/scale.
 
     Args:
-        order: A, from 1 (Kullback-Leibler) to infinity (the largest privacy loss).
+        order: a, from 1 (Kullback-Leibler) to infinity (the largest privacy loss).
         shift: How far the coordinate moves.
         scale: Scale of the noise.
 

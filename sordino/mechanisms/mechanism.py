@@ -1,4 +1,4 @@
-"""What must be known of a kind of noise, and where it is looked up."""
+"""The interface of a kind of noise, and the registry in which kinds are looked up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = TypeVar("Kind", bound=Noise)
 
 @dataclass(frozen=True, kw_only=True)
 class NoisePrice:
-    """What one release of a vector costs, whose norm moves by at most some shift.
+    """The price of one release of a vector whose norm moves by at most a shift.
 
     Attributes:
         divergence: Takes an order and a shift; returns the largest Rényi divergence of that order
@@ -27,7 +27,7 @@ class NoisePrice:
         table: Takes shifts and orders; returns the same for all of them, a shift a row.
         pure: Takes a shift; returns the epsilon that holds with delta = 0, or infinity.
         reason: Where the divergence comes from, for the derivation of a guarantee.
-        vouched: What the user vouches for.
+        vouched: The assumptions that the user vouches for.
         deltas: Takes epsilons and shifts; returns the largest delta over the same vectors, a shift
             a row. None where it is not known which vector is the worst at every epsilon.
     """

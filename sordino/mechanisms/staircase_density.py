@@ -1,4 +1,4 @@
-"""The staircase density, its Rényi divergences and what they sum up to in many dimensions.
+"""The staircase density, and its Rényi divergences in one dimension and in many.
 
 The density is y e^(-step N(|x|)), N(r) = number of k >= 0 with (k + nu) width <= r: it falls by
 e^-step once in every `width` (docs/theory.md#b1, #b2).

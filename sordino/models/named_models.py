@@ -78,7 +78,7 @@ def find_known(name: str) -> Callable[[nets.Shape, int], nn.Module]:
         name: A name in `KNOWN`.
 
     Raises:
-        InvalidValue: There is no such name; with the nearest.
+        InvalidValue: There is no such name; the message names the nearest.
     """
     if name in KNOWN:
         return KNOWN[name]

@@ -236,7 +236,7 @@ class Kernel:
             records: Records of all clients, as the kernel reads them.
 
         Raises:
-            UserError: With what does not fit.
+            UserError: They do not fit; the message says in what.
         """
         if records.size != self.program.record_size:
             raise UserError(

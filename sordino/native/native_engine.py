@@ -288,7 +288,7 @@ def kernel_for(setup: Setup) -> Kernel:
         setup: The federation.
 
     Raises:
-        KernelRefusal: The kernel cannot run it; with the reason.
+        KernelRefusal: The kernel cannot run it; the message says why.
     """
     simd = choose_instruction_set()
     if simd is None:
@@ -321,7 +321,7 @@ def refuse_protocol(setup: Setup) -> None:
         setup: The federation.
 
     Raises:
-        KernelRefusal: With the reason.
+        KernelRefusal: The kernel cannot run it; the message says why.
     """
     rule = setup.protocol.local
     reason = RULE_REFUSALS.of(rule)

@@ -232,7 +232,7 @@ def refuse_step_noise(setup: Setup) -> None:
         setup: The federation.
 
     Raises:
-        KernelRefusal: With the reason.
+        KernelRefusal: The kernel cannot run it; the message says why.
     """
     rule: Any = setup.protocol.local
     if not setup.protocol.release.in_steps:

@@ -34,7 +34,7 @@ def translate(module: nn.Module, input_shape: tuple[int, ...]) -> Program:
         input_shape: The shape of a record.
 
     Raises:
-        KernelRefusal: With the reason.
+        KernelRefusal: The kernel cannot run it; the message says why.
 
     Example:
         >>> translate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), (1, 8, 8)).parameters
@@ -62,7 +62,7 @@ def refuse_special_modules(module: nn.Module) -> None:
         module: The network that is translated.
 
     Raises:
-        KernelRefusal: With the reason.
+        KernelRefusal: The kernel cannot run it; the message says why.
     """
     for name, layer in module.named_modules():
         label = name or type(layer).__name__
@@ -82,7 +82,7 @@ def refuse_special_parameters(module: nn.Module) -> None:
         module: The network that is translated.
 
     Raises:
-        KernelRefusal: With the reason.
+        KernelRefusal: The kernel cannot run it; the message says why.
     """
     seen: set[int] = set()
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -118,7 +118,7 @@ class Translation:
             graph: The traced network.
 
         Raises:
-            KernelRefusal: With the reason.
+            KernelRefusal: The kernel cannot run it; the message says why.
         """
         result: Any = None
         for node in graph.nodes:
