@@ -61,22 +61,20 @@ def draw_attacks(summary: RunSummary) -> Picture | None:
         ncols=2,
         borderaxespad=0.2,
     )
-    rows = [
-        (
-            attack.name,
-            attack.metric,
-            format_measurement(attack.value),
-            format_measurement(attack.baseline),
-            attack.paper or MISSING,
-        )
-        for attack in attacks
-    ]
+    rows = []
+    reached = []
+    for attack in attacks:
+        value = format_measurement(attack.value)
+        baseline = format_measurement(attack.baseline)
+        rows.append((attack.name, attack.metric, value, baseline, attack.paper or MISSING))
+        reached.append(f"{attack.name}, {attack.metric} {value}, baseline {baseline}")
     return finish_picture(
         figure,
         name="attacks",
         title="What attacks reached",
-        description="What each attack reached, and what is reached without seeing anything of the "
-        "run, as shares of the larger of the two. The table below has the numbers.",
+        # A printed page has no table of these numbers.
+        description="What each attack reached, and the baseline of an attacker who sees nothing of "
+        f"the run: {'; '.join(reached)}.",
         columns=("attack", "metric", "reached", "baseline", "from"),
         rows=rows,
     )

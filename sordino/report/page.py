@@ -245,6 +245,8 @@ def describe_clients(summary: RunSummary) -> str:
         bound = state_epsilon(epsilons.pop())
         view = choose_client_view(summary.run, summary.headline)
         text += f" Given who contributed, each has spent at most {bound} in the view {view}."
+        if bound != state_epsilon(summary.main.epsilon(summary.headline.delta)):
+            text += " The headline does not rely on who contributed."
     return text
 
 
@@ -271,9 +273,12 @@ def audit_row(audit: Audit) -> tuple[str, ...]:
     name = f"{audit.view}, one {audit.unit}"
     if audit.given:
         name += f", given {audit.given}"
+    measured = format_lower_bound(audit.epsilon_lower)
+    if audit.epsilon_lower is not None and audit.confidence is not None:
+        measured += f" ({100 * audit.confidence:g} % sure)"
     return (
         name,
-        format_lower_bound(audit.epsilon_lower),
+        measured,
         format_upper_bound(audit.certified),
         format_delta(audit.delta),
         f"{audit.trainings:,}",
