@@ -16,7 +16,7 @@ from sordino.engines.row_clients import RowClients
 from sordino.federation.client import ClientWork
 from sordino.federation.rules.local_training import ClientState, Substitute
 from sordino.federation.setup import Setup
-from sordino.federation.upload import find_own_state, find_sent_model
+from sordino.federation.upload import find_own_state, find_sent_model, read_sent_model
 
 NO_STATE: ClientState = {}
 
@@ -172,8 +172,11 @@ class SingleWork:
                 kept=own,
                 sums=sums,
             )
+        start = sent if sent.ndim == 1 else sent[0]
+        # Behind secure sums an upload is a share of integers, which stands for a model.
+        model = read_sent_model(self._setup, client, start, made.vector)
         return RepeatedWork(
-            models=torch.from_numpy(made.vector[None]),
+            models=torch.from_numpy(model[None]),
             kept={name: array[None] for name, array in (made.kept or {}).items()},
         )
 

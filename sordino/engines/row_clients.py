@@ -62,7 +62,7 @@ class RowClients:
         record_steps: Whether noisy-sgd records the noisy mean of every step: always.
         like: For each client, the number of the first client that computes the same, so that work
             is done once for all of them: clients with equal records that draw, keep and are sent
-            nothing of their own.
+            nothing personal.
     """
 
     record_steps = True
@@ -379,7 +379,7 @@ def join_labels(setup: Setup) -> Tensor:
 def is_personal(setup: Setup) -> bool:
     """Returns whether every client computes something different.
 
-    That is so if clients keep or are sent something of their own, or draw noise in their steps.
+    That is so if clients keep or are sent something personal, or draw noise in their steps.
 
     Args:
         setup: The federation.

@@ -118,3 +118,19 @@ def test_a_true_bound_is_not_refuted_by_a_canary_whose_lots_are_known(tmp_path: 
     assert found.given == "the records of every batch"
     assert found.mu_lower > 1.5
     assert not found.contradicted
+
+
+def test_a_canary_is_found_under_noise_of_the_server(tmp_path: Path) -> None:
+    """The noise of a lot is stated as a multiplier: its size on the mean follows from the lot."""
+    plan = replace(AMONG_DIGITS, rounds=1, noise=Gaussian(multiplier=0.2, where="server"))
+    found = audit(
+        plan,
+        "rounds",
+        "client",
+        canary="mislabelled",
+        trainings=25,
+        folder=tmp_path / "audit",
+        workers=1,
+    )
+    assert found.mu_lower > 1.5
+    assert not found.contradicted

@@ -114,3 +114,27 @@ def test_replaying_weighted_shares_leaves_the_noise(tmp_path) -> None:
     found = audit(weighed, "server", trainings=300, folder=tmp_path / "audit", workers=1)
     assert found.residuals.failed == ()
     assert found.mu_lower <= found.certified.curve.epsilon(0.1) + 10
+
+
+def test_a_canary_is_found_in_sums_under_the_noise_that_is_promised(tmp_path) -> None:
+    """Clients send shares of integers, which the adversary and the replay read as models."""
+    protocol = plan(
+        clients=3,
+        local=replace(RULE, batch=16),
+        noise=Gaussian(sigma=0.2),
+        channel=SecureAggregation(threshold=2),
+        data=Data(name="digits"),
+        model=Model(name="logistic"),
+    )
+    found = audit(
+        protocol,
+        "server",
+        "client",
+        canary="mislabelled",
+        trainings=25,
+        folder=tmp_path / "audit",
+        workers=1,
+    )
+    assert found.residuals.failed == ()
+    assert found.mu_lower > 0.4
+    assert not found.contradicted

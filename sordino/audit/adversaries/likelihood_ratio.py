@@ -78,6 +78,8 @@ class Adversary:
         self._records = len(setup.parts[attacked]) if unseen else None
         self._weights = weigh_clients(setup)
         self._noise = setup.noises[attacked]
+        # The protocol's noise may be stated as a multiplier; the release has its size.
+        self._common_noise = protocol.release.noise
         self._colluders = self._choose_colluders(count_colluders(protocol, view))
         start = setup.initial_weights()
         own = np.broadcast_to(start, (len(trainings), start.size))
@@ -217,10 +219,10 @@ class Adversary:
             rest -= share * number * (models - start)
         # At a rate of 1 the client is never absent, and log 0 is meant.
         with np.errstate(divide="ignore"):
-            absent = np.log1p(-rate) + log_density(protocol.noise, rest / self._mixing)
+            absent = np.log1p(-rate) + log_density(self._common_noise, rest / self._mixing)
         for sign, models in ((1.0, high), (-1.0, low)):
             left = (rest - share * (models - start)) / self._mixing
-            present = math.log(rate) + log_density(protocol.noise, left)
+            present = math.log(rate) + log_density(self._common_noise, left)
             self.scores += sign * np.logaddexp(absent, present)
 
     def _see_model(self, seen: RoundTable, difference: np.ndarray, middle: np.ndarray) -> None:
@@ -263,7 +265,7 @@ class Adversary:
         """Returns the variance of the noise in a global model that colluders do not know."""
         protocol = self._protocol
         honest = [c for c in range(shares.shape[1]) if c not in self._colluders]
-        client_variance = mechanism_of(protocol.noise).deviation ** 2
+        client_variance = mechanism_of(self._common_noise).deviation ** 2
         parts = shares
         if protocol.release.secure_sum is not None:
             # Clients weigh their updates, relative to the largest weight, but not their noise.
@@ -301,7 +303,7 @@ class Adversary:
         `rest` is the mean less its value on the data set; on the neighbour it is noise around
         `move`.
         """
-        noise = self._protocol.noise
+        noise = self._common_noise
         if self._records is None:
             self.scores += log_density(noise, rest - move) - log_density(noise, rest)
         else:

@@ -30,7 +30,7 @@ from sordino.privacy.guarantee import Guarantee
 from sordino.protocol import ProtocolSource, UserError
 from sordino.randomness import LANES, Key
 
-# The default number of canaries of each kind, if the federation has room for so many.
+# The default number of canaries of each kind; fewer if the federation has no room for them.
 DEFAULT_CANARIES = {"records": 1000, "clients": 20}
 DEFAULT_CANARY = "mislabelled"
 UNIT_OF = {"records": "record", "clients": "client"}
@@ -104,7 +104,7 @@ def audit_by_one_training(
     refuse_empty_release(certified)
     setup = prepare(subject.protocol)
     seed = choose_seed(subject.protocol)
-    # With keys and a number of its own, no draw is shared with a run of the same seed.
+    # The keys are the audit's, and so is the number: no draw is shared with a run of the same seed.
     key = Key.from_seed(seed)
     setup = replace(
         setup,

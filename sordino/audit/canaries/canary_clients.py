@@ -9,7 +9,7 @@ that of telling these apart.
 
 No lower bound with a confidence follows from these numbers, by Clopper and Pearson or otherwise,
 because the canaries share one training and are not independent runs of it. Such bounds are in
-`one_run_bounds`, where every canary has a coin of its own.
+`one_run_bounds`, where every canary has a separate coin.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def removes_unit(protocol: Protocol, unit: str) -> bool:
 def remove_noise(setup: Setup) -> Setup:
     """Returns the same federation without noise on its uploads.
 
-    Noisy steps keep their noise, since whoever repeats them replaces the noisy sums.
+    Noisy steps keep their noise, since repeated steps get other sums in place of the noisy ones.
 
     Args:
         setup: The federation.
