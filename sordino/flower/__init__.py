@@ -11,6 +11,7 @@ On the coordinator's machine:
       connected_clients    which node is which client, by its registered key
       reply_collection     asks again when Flower loses a request or its reply
       upload_requests, messages, signing    the request, its form, the coordinator's signature
+    sum_rounds           secure sums: the waves of a round (`sum_keys`, `sum_waves`, `sum_messages`)
     superlink            Flower's SuperLink, behind `connection_limits` (`callers`), `mutual_tls`
                          and `access_control`
     client_keys, node_certificates, certificates    which key belongs to which client
@@ -24,6 +25,8 @@ On a client's machine:
       guard                check the signature, admit, charge, work, keep, send
       admission            which requests are answered, decided before anything is charged
       agreement            what the client agreed to, and whether a protocol protects less
+      sum_answers          secure sums: what is answered in each wave (`sum_member`, `sum_states`,
+                           `sum_ledger`, `masked_uploads`, `sum_parties`)
       client_store         the client's folder, which `client_folder` makes; `kept_answers`: its
                            last uploads; `ledger_counter`: a second place for its ledger
 

@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'sordin
 
 from sordino.flower import connected_clients, reply_collection, sum_rounds
 from sordino.privacy.ledger_lines import SharesGiven
+from sordino.protocol import SecureAggregation
 from sordino.secure_sums import key_roster
 from sordino.secure_sums.share_holders import Neighbourhood
 from tests.flower.summing import Summing, summed_plan
@@ -50,6 +51,30 @@ def test_more_than_ten_clients_sum_as_few_do(tmp_path) -> None:
     opened = summing.sum(1)
     assert set(opened.absent) == {2}
     np.testing.assert_array_equal(opened.total, summing.true_sum(set(range(12)) - {2}))
+
+
+@pytest.mark.soak
+def test_more_than_a_hundred_clients_sum_over_the_graph_that_belongs_to_their_number(
+    tmp_path,
+) -> None:
+    """Numbers of three digits, a wave of confirmations, and a resume without one of them."""
+    protocol = summed_plan(clients=120)
+    protocol = replace(protocol, channel=SecureAggregation(threshold=108, colluders=5))
+    summing = Summing(tmp_path, protocol)
+    np.testing.assert_array_equal(summing.sum(0).total, summing.true_sum(range(120)))
+    assert summing.rounds._keys.roster.neighbourhood == Neighbourhood(others=33, needed=21)
+    summing.start()
+    gone = {2, 10, 99, 100, 101, 119}
+
+    def is_lost(client: int, wave: str) -> bool:
+        return (client == 110 and wave != "") or (client in gone and wave == "mask")
+
+    summing.grid.lost = is_lost
+    opened = summing.sum(1)
+    assert set(opened.absent) == {110, *gone}
+    np.testing.assert_array_equal(
+        opened.total, summing.true_sum(set(range(120)) - set(opened.absent))
+    )
 
 
 def test_a_client_without_a_key_is_left_out_and_taken_in_once_it_is_back(tmp_path) -> None:
