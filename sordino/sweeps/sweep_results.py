@@ -12,12 +12,12 @@ from typing import Any
 from sordino.data import are_scores_covered
 from sordino.sweeps.tuning_price import TuningPrice
 
-# What must be said with every sweep.
+# What must be said with every sweep, and what can be done about it.
 TUNING_NOTE = (
     "Each epsilon prices one run. Choosing settings by their scores uses the records once for "
-    "every run, and what the runs reveal adds up: tune on public records, or price the tuning "
-    "with --price."
+    "every run, and what the runs reveal adds up"
 )
+TUNING_ADVICE = "tune on public records, or price the tuning with --price"
 # What must be said with scores, by the source of the records that were scored.
 SCORES_NOTES = {
     "held-out": (
@@ -148,11 +148,14 @@ class Sweep:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that must be shown with the sweep."""
+        about_tuning = f"{TUNING_NOTE}."
+        if self.tuning is None:
+            about_tuning = f"{TUNING_NOTE}: {TUNING_ADVICE}."
         about_scores = [SCORES_NOTES[one] for one in self.sources if one in SCORES_NOTES]
         about_own = []
         if any(row.own_accuracy is not None for row in self.rows):
             about_own.append(OWN_SCORES_NOTE)
-        return (TUNING_NOTE, *about_scores, *about_own)
+        return (about_tuning, *about_scores, *about_own)
 
     def as_document(self) -> dict[str, Any]:
         """Returns the sweep as a JSON document."""
