@@ -54,10 +54,18 @@ def test_every_method_of_certify_has_a_row() -> None:
     rooms = Path(sordino.__file__).parent / "privacy"
     named = set()
     for path in rooms.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            is_method = isinstance(node, ast.keyword) and node.arg == "method"
-            if is_method and isinstance(node.value, ast.Constant):
+        module = ast.parse(path.read_text())
+        constants = {}
+        for node in module.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                constants[ast.unparse(node.targets[0])] = node.value.value
+        for node in ast.walk(module):
+            if not isinstance(node, ast.keyword) or node.arg != "method":
+                continue
+            if isinstance(node.value, ast.Constant):
                 named.add(node.value.value)
+            elif ast.unparse(node.value) in constants:
+                named.add(constants[ast.unparse(node.value)])
     assert {row.bound for row in ROWS} == named - EMPTY
 
 
