@@ -3,8 +3,8 @@
     writing              `write_report`, at the end of every training, which it never fails
     run_summary          everything the page says about a run, with `run_prices`, `spending_trace`
                          and `evidence`
-    page                 the page of a run: `tiles`, `phrasing`, `caveats`, templates/, figures of
-                         `figures` and `view_figure`
+    page                 the page of a run: `tiles`, `phrasing`, `caveats`, `provenance`,
+                         templates/, figures of `figures` and `view_figure`
     comparison           the page of several runs
     drawing              figures as SVG, each with a description and a table; `pdf` prints a page
     verification, page_verification    all checks of `sordino verify`

@@ -183,8 +183,9 @@ def answer_guideline(summary: RunSummary) -> list[ReviewAnswer]:
         ReviewAnswer(
             question="Who has access to records, keys and logs?",
             lines=(
-                f"{TO_FILL}. {locate_records(summary)} The folders `private/`, `clients/` and "
-                "`uploads/`, the checkpoints, the partition and the ledger must not be published.",
+                f"{TO_FILL}. {locate_records(summary)}",
+                "Not to be published: the folders `private/`, `clients/` and `uploads/`, the "
+                "checkpoints, `partition.json`, `run.json` and the ledger.",
             ),
         ),
     ]

@@ -186,16 +186,30 @@ def summarize_rows(rows: Sequence[SweepRow], score: str) -> SettingSummary:
     scores = [value for value in (getattr(row, score) for row in rows) if value is not None]
     spent = [row.epsilon for row in rows if row.epsilon is not None]
     own = [row.own_accuracy for row in rows if row.own_accuracy is not None]
+    worst = [row.own_worst for row in rows if row.own_worst is not None]
+    spread = math.nan
+    # One score has no spread; zero would be read as certainty.
+    if len(scores) > 1:
+        spread = statistics.stdev(scores)
     return SettingSummary(
         settings=rows[0].settings,
-        mean=statistics.fmean(scores) if scores else math.nan,
-        spread=statistics.stdev(scores) if len(scores) > 1 else math.nan,
+        mean=compute_mean(scores),
+        spread=spread,
         # The largest, since a setting guarantees only what all of its runs do.
         epsilon=max(spent, default=math.nan),
         runs=len(scores),
         ended_early=sum(row.status != "finished" for row in rows),
-        own_mean=statistics.fmean(own) if own else math.nan,
-        own_worst=min(
-            (row.own_worst for row in rows if row.own_worst is not None), default=math.nan
-        ),
+        own_mean=compute_mean(own),
+        own_worst=min(worst, default=math.nan),
     )
+
+
+def compute_mean(values: Sequence[float]) -> float:
+    """Computes a mean; NaN where there are no values.
+
+    Args:
+        values: The values.
+    """
+    if not values:
+        return math.nan
+    return statistics.fmean(values)

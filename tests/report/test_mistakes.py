@@ -19,7 +19,7 @@ from sordino.report import pdf, run_summary
 from sordino.report.caveats import list_caveats
 from sordino.report.evidence import AttackResult, Audit
 from sordino.report.figures import draw_learning
-from sordino.report.page import list_provenance
+from sordino.report.provenance import list_provenance
 from sordino.report.run_summary import summarize_run, summary_document
 from sordino.report.tiles import list_tiles
 

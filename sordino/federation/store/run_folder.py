@@ -66,7 +66,7 @@ DO_NOT_PUBLISH = (
     "may be passed on, as has report.html.\n"
     "Of the folder above, these are no less private: ledger.jsonl (who took part), checkpoint and "
     "checkpoint.previous (models of earlier\n"
-    "rounds), partition.json, clients/ and uploads/.\n"
+    "rounds), run.json (a digest of the records), partition.json, clients/ and uploads/.\n"
 )
 
 
