@@ -47,7 +47,9 @@ class AuditProgress:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._bar.stop()
+        # In a log file, a display that never began would end with an empty line.
+        if messages.is_terminal:
+            self._bar.stop()
 
     def start(self, game: Game, certified: Guarantee, path: Path) -> None:
         """Says which game is played and where it is kept.

@@ -85,7 +85,7 @@ def run(arguments: list[str]) -> int:
         contradicted or something was changed, 130 stopped by Ctrl-C.
 
     Raises:
-        OSError: A file cannot be used, and no command expected that.
+        OSError: Something other than a file or standard output failed.
     """
     try:
         # Output that does not fit on a disk fails when it is flushed.
@@ -95,7 +95,14 @@ def run(arguments: list[str]) -> int:
         return code
     except OSError as error:
         # An error about a file has its name, and is not about standard output.
-        if error.filename is not None or not abandon_full_output():
+        if error.filename is not None:
+            messages.print(
+                f"sordino: {error.filename} cannot be used: {error.strerror}. "
+                "Check the name, the permissions and the space on the disk.",
+                soft_wrap=True,
+            )
+            return UserError.exit_code
+        if not abandon_full_output():
             raise
         # The reader of a pipe has seen enough.
         if isinstance(error, BrokenPipeError):

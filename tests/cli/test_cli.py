@@ -170,6 +170,15 @@ def test_version_prints_the_version(capfd) -> None:
         (["new", ""], ["is a folder"]),
         (["new", ".."], ["'..' is a folder"]),
         (["quantise"], ["quantise"]),
+        (["check", "n" * 300], ["File name too long", "Check the name"]),
+        (["train", "--set", f"data.name={'n' * 300}.csv"], ["File name too long"]),
+        (["train", "--insecure"], ["--insecure without --superlink"]),
+        (["train", "--keep-every", "2"], ["--keep-every without --keep-uploads"]),
+        (["verify", "--new-key", "k", "--sign", "s"], ["--sign with --new-key"]),
+        (["report", "r", "--owner", "me", "--pdf", "--annex", "a.md"], ["--pdf with --registry"]),
+        (["papers", "check", "convergent/theorem-3a", "--trainings", "9"], ["without --measure"]),
+        (["calibrate", "--mechanisms", "--epsilon", "1", "--data"], ["--data with --mechanisms"]),
+        (["certify", "--tradeoff", "0.1"], ["--tradeoff without --json"]),
     ],
 )
 def test_a_mistake_gets_exit_code_2_one_message_and_no_files(
@@ -181,6 +190,7 @@ def test_a_mistake_gets_exit_code_2_one_message_and_no_files(
     assert "Traceback" not in err
     for word in words:
         assert word in err
+    assert not err.startswith("\n")
     assert list(tmp_path.iterdir()) == []
 
 
