@@ -1,4 +1,24 @@
-"""Bounds the distance of twins: how far apart one record can move the global models."""
+"""Bounds the distance of twins: how far apart one record can move the global models.
+
+The bound holds for every loss, every pair of records and every minibatch. Two local trainings
+from models at distance d end no further apart than (`upload_sensitivity.Dynamics`)
+
+    attacked client:    stretch d + shift, with the smallest stretch that is known
+    any other client:   0 if d = 0, since equal models trained on equal records stay equal;
+                        stretch d if the protocol vouches for a smooth loss, or the rule is
+                        clipped-glm;
+                        d + shift otherwise: clipped steps of two models differ by up to 2V,
+                        whatever the loss.
+
+The mean over the participants weighs the attacked client by its share p and the others by
+1 - p, and a mixing b leads to the distance (1 - b) d + b mean. Twins start equal, so the first
+round in which the attacked client takes part adds b p shift. If the loss need not be smooth,
+every client may then add a shift in every later round: a loss whose gradient is the sign of a
+weight attains that. A median moves with the move that all uploads have in common, and by no
+more than the root of the sum of squares of the rest. Projection onto a ball moves two models no
+further apart, and never beyond its diameter. The bound is exact for real numbers: models are
+kept in float32, whose rounding moves them by about 1e-7 of their norm in every round.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +37,8 @@ from sordino.protocol.aggregation_kinds import find_mixing
 from sordino.protocol.registry import Registry
 
 
-def distance_bounds(pair: Twins) -> np.ndarray:
+def bound_distances(pair: Twins) -> np.ndarray:
     """Returns the largest possible distance of the twins' models after every round.
-
-    The bound holds for every loss, every pair of records and every minibatch. Two local trainings
-    from models at distance d end no further apart than (`upload_sensitivity.Dynamics`)
-
-        attacked client:    stretch d + shift, with the smallest stretch that is known
-        any other client:   0 if d = 0, since equal models trained on equal records stay equal;
-                            stretch d if the protocol vouches for a smooth loss, or the rule is
-                            clipped-glm;
-                            d + shift otherwise: clipped steps of two models differ by up to 2V,
-                            whatever the loss.
-
-    The mean over the participants weighs the attacked client by its share p and the others by
-    1 - p, and a mixing b leads to the distance (1 - b) d + b mean. Twins start equal, so the first
-    round in which the attacked client takes part adds b p shift. If the loss need not be smooth,
-    every client may then add a shift in every later round: a loss whose gradient is the sign of a
-    weight attains that. A median moves with the move that all uploads have in common, and by no
-    more than the root of the sum of squares of the rest. Projection onto a ball moves two models no
-    further apart, and never beyond its diameter. The bound is exact for real numbers: models are
-    kept in float32, whose rounding moves them by about 1e-7 of their norm in every round.
 
     Args:
         pair: The twins.
@@ -53,7 +54,7 @@ def distance_bounds(pair: Twins) -> np.ndarray:
         >>> noise = Gaussian(sigma=0.01)
         >>> protocol = Protocol(seed=1, clients=10, rounds=3, local=local, noise=noise)
         >>> pair = make_twins(prepare(protocol, data="digits", model="logistic"))
-        >>> distance_bounds(pair).round(9).tolist()
+        >>> bound_distances(pair).round(9).tolist()
         [0.1, 1.1, 2.1]
     """
     setup = pair.one
@@ -78,7 +79,7 @@ def distance_bounds(pair: Twins) -> np.ndarray:
             weights = weigh_clients(setup)[chosen]
             share = float(weights[chosen == replaced.client].sum() / weights.sum())
             moves = [Move.of(dynamics, t) for dynamics in prices.dynamics]
-            joined = next_distance(protocol.aggregation, distance, moves, share, len(chosen))
+            joined = bound_next_distance(protocol.aggregation, distance, moves, share, len(chosen))
             mixing = find_mixing(protocol.aggregation, t)
             # Without mixing the distance before is not multiplied by 0, since it may be infinite.
             after = joined if mixing == 1 else (1 - mixing) * distance + mixing * joined
@@ -146,7 +147,7 @@ NEXT_DISTANCES: Registry[Callable[[Any, float, Sequence[Move], float, int], floa
 )
 
 
-def next_distance(
+def bound_next_distance(
     rule: Aggregation, distance: float, moves: Sequence[Move], share: float, participants: int
 ) -> float:
     """Returns the bound on the distance of the joined uploads of one round, before any mixing.
@@ -167,9 +168,9 @@ def next_distance(
     Example:
         >>> from sordino.protocol import Mean
         >>> steep = Move(stretch=1.0, shift=0.5, shared=False)
-        >>> next_distance(Mean(), 0.0, [steep], 0.1, 10)
+        >>> bound_next_distance(Mean(), 0.0, [steep], 0.1, 10)
         0.05
-        >>> next_distance(Mean(), 1.0, [steep], 0.1, 10)
+        >>> bound_next_distance(Mean(), 1.0, [steep], 0.1, 10)
         1.5
     """
     return NEXT_DISTANCES.of(rule)(rule, distance, moves, share, participants)

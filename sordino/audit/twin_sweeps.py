@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.audit.twin_distances import distance_bounds
+from sordino.audit.twin_distances import bound_distances
 from sordino.audit.twins import Replaced, make_twins, train_twins
 from sordino.data import load_data
 from sordino.federation.complete_protocol import DataSource, ModelSource
@@ -149,7 +149,7 @@ def measure_sensitivity(  # noqa: PLR0913  (every option has a name and a defaul
     for seed in range(seeds):
         pair = make_twins(prepare(advance_seed(protocol, seed), data=data, model=model), replaced)
         # Participation depends on the seed, and the bound depends on participation.
-        bounds.append(distance_bounds(pair))
+        bounds.append(bound_distances(pair))
         runs.append(
             train_twins(pair, engine=engine, workers=workers, score=score, on_round=on_round)
         )

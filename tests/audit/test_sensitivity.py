@@ -42,7 +42,7 @@ from sordino import (
     UserError,
     train,
 )
-from sordino.audit.twin_distances import distance_bounds
+from sordino.audit.twin_distances import bound_distances
 from sordino.audit.twin_sweeps import (
     SWEEPS,
     Sensitivity,
@@ -133,7 +133,7 @@ def test_a_worst_case_attains_the_bound(others, smoothness, changes) -> None:
     settings = {"rounds": 8, "local": FLAT, "noise": Gaussian(sigma=0.0), **changes}
     protocol = toy_protocol(**settings, assumptions=Assumptions(smoothness=smoothness))
     pair = opposed(protocol, others, *([(4,)] if changes.get("clients") == 1 else []))
-    found, bound = distances(pair), distance_bounds(pair)
+    found, bound = distances(pair), bound_distances(pair)
     assert bound[-1] > 0
     assert found == pytest.approx(bound, rel=1e-4, abs=1e-7)
 
@@ -143,7 +143,7 @@ def test_the_twins_share_their_noise() -> None:
         rounds=6, local=FLAT, noise=Gaussian(sigma=0.3), assumptions=Assumptions(smoothness=0.0)
     )
     pair = opposed(protocol, LINEAR)
-    assert distances(pair) == pytest.approx(distance_bounds(pair), rel=1e-4)
+    assert distances(pair) == pytest.approx(bound_distances(pair), rel=1e-4)
     assert distances(pair)[-1] == pytest.approx(
         6 / 5 * 2 * 0.05 * 3 * 0.3, rel=1e-4
     )  # share, then 2V K eta in each of 6 rounds
@@ -156,7 +156,7 @@ def test_models_in_a_ball_are_never_further_apart_than_its_diameter() -> None:
         ),
         STEEP,
     )
-    found, bound = distances(pair), distance_bounds(pair)
+    found, bound = distances(pair), bound_distances(pair)
     assert found == pytest.approx(bound, rel=1e-4)
     assert (found <= 0.4).all()
     assert bound[-1] == 0.4
@@ -195,7 +195,7 @@ def test_clipped_logistic_regression_attains_its_contracting_bound(batch, steps,
         other=replace(setup, train=replace(setup.train, y=turned)),
         replaced=Replaced(client=2, record=record, unit="record"),
     )
-    found, bound = distances(pair), distance_bounds(pair)
+    found, bound = distances(pair), bound_distances(pair)
     assert found == pytest.approx(bound, rel=1e-4)
     assert bound[-1] - bound[-2] < 0.2 * bound[0]  # it converges
 
@@ -261,7 +261,7 @@ def test_no_twins_come_further_apart_than_the_bound(protocol, unit, client, mode
         prepared(placed, data, "logistic" if linear else model),
         Replaced(client=client, record=3, unit=unit),
     )
-    found, bound = distances(pair), distance_bounds(pair)
+    found, bound = distances(pair), bound_distances(pair)
     assert (
         found <= bound * (1 + 1e-6) + 3e-6 * (bound > 0)
     ).all()  # before the client takes part: exactly 0
@@ -385,7 +385,7 @@ def test_a_model_that_overflows_is_infinitely_far_from_its_twin() -> None:
 
 
 def test_a_median_follows_what_moves_all_uploads_alike() -> None:
-    bound = distance_bounds(make_twins(prepared(toy_protocol(rounds=3, aggregation=Median()))))
+    bound = bound_distances(make_twins(prepared(toy_protocol(rounds=3, aggregation=Median()))))
     shift = (
         2 * 1.0 * 3 * 0.3
     )  # 2 V K eta; after the first round that of all 5 clients, in directions that add up as squares
@@ -416,7 +416,7 @@ def test_the_bound_covers_every_seed_where_each_draws_its_own_participants() -> 
     protocol = toy_protocol(seed=1, rounds=5, participation=FixedSize(size=1))
     found = measure_sensitivity(protocol, seeds=4, data=toy_dataset(), model="logistic", workers=1)
     bounds = [
-        distance_bounds(make_twins(prepared(replace(protocol, seed=seed)))) for seed in (1, 2, 3, 4)
+        bound_distances(make_twins(prepared(replace(protocol, seed=seed)))) for seed in (1, 2, 3, 4)
     ]
     assert len({tuple(bound) for bound in bounds}) > 1
     assert found.bound.tolist() == [max(column) for column in zip(*bounds, strict=True)]

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from sordino import train
 from sordino.audit.lower_bounds import measure_error_rates
-from sordino.audit.twin_distances import distance_bounds
+from sordino.audit.twin_distances import bound_distances
 from sordino.audit.twins import make_twins, train_twins
 from sordino.federation.setup import prepare
 from sordino.federation.store.upload_archive import read_round
@@ -174,7 +174,7 @@ def test_twins_stay_within_their_bound() -> None:
     protocol = toy_protocol(rounds=6, seed=3, aggregation=Mean(mixing=HALVING))
     pair = make_twins(prepare(protocol, data=toy_dataset(), model="logistic"))
     found = train_twins(pair, workers=1).distances
-    bounds = distance_bounds(pair)
+    bounds = bound_distances(pair)
     assert (found <= bounds).all()
     # The first round moves one client of all by 2 V K eta, and the server by 0.8 of the mean.
     rule = protocol.local

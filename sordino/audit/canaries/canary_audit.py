@@ -102,17 +102,8 @@ def audit_by_one_training(
     unit = find_unit(question)
     certified = certify_subject(subject, question.view, unit, question.delta)
     refuse_empty_release(certified)
-    setup = prepare(subject.protocol)
     seed = choose_seed(subject.protocol)
-    # The keys are the audit's, and so is the number: no draw is shared with a run of the same seed.
-    key = Key.from_seed(seed)
-    setup = replace(
-        setup,
-        key=key,
-        noise_key=key,
-        draw_key=key,
-        training=LANES << 34,
-    )
+    setup = prepare_with_seed(subject, seed)
     options = CanaryOptions(
         canaries=count_canaries(question, setup, subject),
         rounds=len(set(subject.rounds)),
@@ -136,6 +127,20 @@ def audit_by_one_training(
         result=result,
         folder=path,
         run=subject.run,
+    )
+
+
+def prepare_with_seed(subject: Subject, seed: int) -> Setup:
+    """Returns the federation of an audit by one training.
+
+    Args:
+        subject: The plan or the run.
+        seed: The seed of all draws.
+    """
+    key = Key.from_seed(seed)
+    # The keys are the audit's, and so is the number: no draw is shared with a run of the same seed.
+    return replace(
+        prepare(subject.protocol), key=key, noise_key=key, draw_key=key, training=LANES << 34
     )
 
 

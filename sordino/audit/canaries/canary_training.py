@@ -371,10 +371,15 @@ def find_direction_rule(setup: Setup, view: View) -> FedAvg:
         raise UserError(
             f"view {view}: canary clients are searched for in global models. Use rounds or final."
         )
-    if type(rule) not in (FedAvg, FedProx, Scaffold) or setup.protocol.keeps_models:
+    if type(rule) not in (FedAvg, FedProx, Scaffold):
         raise UserError(
             f"local.rule = {rule.tag!r}: canary clients send a clipped direction from the global "
-            "model, as fedavg and fedprox do."
+            "model, as fedavg, fedprox and scaffold do."
+        )
+    if setup.protocol.keeps_models:
+        raise UserError(
+            "federation.personalization: canary clients begin at the global model, and here "
+            "clients begin at models that they keep. Use --one-run records."
         )
     return cast(FedAvg, rule)
 
