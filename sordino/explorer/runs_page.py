@@ -98,9 +98,9 @@ def find_spent(run: RunStatus) -> SpentPrivacy | None:
     asked = state.setdefault("asked", {})
     prices = state.setdefault("prices", {})
     if run.name not in asked:
-        # The size makes a new question of a ledger that has grown.
+        # Size and status make a new question of a ledger that has grown, or a run that has ended.
         size = find_file_size(folder / "ledger.jsonl")
-        asked[run.name] = worker.request(watching.price_folder, folder, size)
+        asked[run.name] = worker.request(watching.price_folder, folder, size, run.status)
     # The next price is requested once the last one is there: rounds may be faster than prices.
     if asked[run.name].done():
         prices[run.name] = asked.pop(run.name).result()

@@ -306,13 +306,14 @@ class SpentPrivacy:
     notes: tuple[str, ...] = ()
 
 
-def price_folder(folder: Path, size: int) -> SpentPrivacy:
+def price_folder(folder: Path, size: int, status: str = "") -> SpentPrivacy:
     """Prices what the ledger of a run charged.
 
     Args:
         folder: The run's folder.
-        size: The size of the ledger in bytes. It makes calls differ once the ledger has grown, so
-            that a cached answer is not taken for the present one.
+        size: The size of the ledger in bytes. Size and status are not used, but make calls differ
+            once the ledger has grown or the run has ended, so that no cached answer is outdated.
+        status: The status of the run, as it was read last.
 
     Example:
         >>> price_folder(Path("nowhere"), 0).problem != ""
