@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from sordino.audit.noise.residual_tests import ResidualReport
 from sordino.audit.noise_report import report_noise, shows_noise
 from sordino.audit.repeated_work import TableWork
 from sordino.audit.replay import Replay
-from sordino.audit.round_table import RoundTable, observe_singles, select_row
+from sordino.audit.round_table import RoundTable, observe_singles, select_row, select_rows
 from sordino.audit.worst_cases.synthetic_losses import convert_for_kernel, make_synthetic_kernel
 from sordino.engines.compiled import Kernel, KernelRefusal, NativeEngine, kernel_for
 from sordino.engines.torch_engine import TorchEngine
@@ -36,8 +37,8 @@ from sordino.federation.training_stores import EveryRecord
 
 # Trainings on each data set.
 SAMPLE = 16
-# Of which are compared in one go: half of them in their first rounds, half in their last ones.
-TOGETHER = 8
+# Of which are compared in their first rounds: the others in their last ones.
+EARLY = 8
 # Local steps that a sample may take, at least and at most, and for how many numbers that the game
 # draws it may take one more. They bound its rounds, so that it costs less than half of the game.
 FEWEST_STEPS = {"torch": 1_200, "native": 6_000}
@@ -48,6 +49,8 @@ LEAD = 30_000
 # Of the engine that repeats one training in worker processes or threads, for two rounds.
 WORKERS = 2
 FEWEST_ROUNDS = 2
+# Samples of the same trainings.
+Task = tuple[EngineSample, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,55 +262,73 @@ class EngineTrial:
         affordable = LEAD // self._game.pair.zero.protocol.clients
         return min(self._game.rounds - rounds, affordable)
 
-    def samples(self) -> list[EngineSample]:
-        """Returns the trainings that are repeated, the first once more with several workers."""
-        found = []
+    def tasks(self) -> list[Task]:
+        """Returns the trainings that are repeated, the first once more with several workers.
+
+        Samples of the same trainings are together: the game's rows are played once for all of them.
+        """
+        tasks: list[Task] = []
         for chunk in self._game.chunks():
             if chunk.half > 0 or chunk.start >= SAMPLE:
                 continue
             taken = chunk.trainings[: SAMPLE - chunk.start]
+            samples = []
             for engine in self.able:
-                found += self._sample_chunk(engine, chunk.side, taken)
-        firsts = []
-        for name in self.able:
-            first = next(one for one in found if one.engine == name)
-            longer = min(self._game.rounds, max(FEWEST_ROUNDS, first.rounds))
-            firsts.append(
-                replace(first, trainings=first.trainings[:1], workers=WORKERS, rounds=longer)
-            )
-        # The longest first, so that no process waits for them in the end.
-        return firsts + sorted(found, key=lambda one: one.engine, reverse=True)
+                samples += self._sample_chunk(engine, chunk.side, taken)
+                if not tasks:
+                    # The first of all tasks is the longest, so that no process waits for it.
+                    samples.append(self._with_workers(engine, chunk.side, taken))
+            tasks.append(tuple(samples))
+        return tasks
 
     def _sample_chunk(self, engine: str, side: int, taken: range) -> list[EngineSample]:
         rounds = self.rounds(engine)
-        starts = (0, self._late_start(rounds))
+        late = self._late_start(rounds)
+        early = taken[:EARLY] if late > 0 else taken
         samples = []
-        for place in range(0, len(taken), TOGETHER):
-            samples.append(
-                EngineSample(
-                    engine=engine,
-                    side=side,
-                    trainings=taken[place : place + TOGETHER],
-                    start=starts[place // TOGETHER % 2],
-                    rounds=rounds,
+        for start, trainings in ((0, early), (late, taken[len(early) :])):
+            if len(trainings) > 0:
+                samples.append(
+                    EngineSample(
+                        engine=engine,
+                        side=side,
+                        trainings=trainings,
+                        start=start,
+                        rounds=rounds,
+                    )
                 )
-            )
         return samples
 
-    def play(self, sample: EngineSample, /) -> Compared:
-        """Repeats the trainings of a sample and compares them with the game's rows."""
-        end = sample.start + sample.rounds
-        played = list(self._game.rows(sample.side, sample.trainings, end))
+    def _with_workers(self, engine: str, side: int, taken: range) -> EngineSample:
+        return EngineSample(
+            engine=engine,
+            side=side,
+            trainings=taken[:1],
+            start=0,
+            rounds=min(self._game.rounds, max(FEWEST_ROUNDS, self.rounds(engine))),
+            workers=WORKERS,
+        )
+
+    def play(self, task: Task, /) -> list[Compared]:
+        """Repeats the trainings of samples and compares them with the game's rows."""
+        first = min(sample.trainings.start for sample in task)
+        trainings = range(first, max(sample.trainings.stop for sample in task))
+        end = max(sample.start + sample.rounds for sample in task)
+        played = list(self._game.rows(task[0].side, trainings, end))
+        return [self._compare(sample, played, sample.trainings.start - first) for sample in task]
+
+    def _compare(self, sample: EngineSample, played: Sequence[RoundTable], first: int) -> Compared:
+        """Compares a sample with rows of the game, from the row `first` on."""
         begun = played[: sample.start + 1]
-        rows = played[sample.start :]
+        rows = played[sample.start : sample.start + sample.rounds]
         made = [
             self._repeated(sample, training, begun, row)
-            for row, training in enumerate(sample.trainings)
+            for row, training in enumerate(sample.trainings, first)
         ]
-        found = compare_sample(self._game.pair.side(sample.side), sample, rows, made)
+        found = compare_sample(self._game.pair.side(sample.side), sample, rows, made, first)
         if not isinstance(self._game, WorstCaseGame) or sample.workers > 1:
             return found
-        return self._with_noise(found, rows, made)
+        return self._with_noise(found, rows, made, first)
 
     def _repeated(
         self,
@@ -326,7 +347,11 @@ class EngineTrial:
             return record_training(setup, engine, sample.rounds, caps, begun, row)
 
     def _with_noise(
-        self, found: Compared, rows: Sequence[RoundTable], made: Sequence[list[RoundRecord]]
+        self,
+        found: Compared,
+        rows: Sequence[RoundTable],
+        made: Sequence[list[RoundRecord]],
+        first: int,
     ) -> Compared:
         """Adds the remainder of the engine's uploads without their means."""
         setup = self._game.pair.side(found.sample.side)
@@ -335,8 +360,10 @@ class EngineTrial:
         hidden = setup.release.in_steps and found.sample.engine == "native"
         if hidden or any(len(one) < len(rows) for one in made):
             return found
-        first = found.sample.trainings.start
-        replay = Replay(setup, TableWork(setup), first, count, rows[0].state)
+        start = rows[0].state
+        if start is not None:
+            start = select_rows(start, slice(first, first + count))
+        replay = Replay(setup, TableWork(setup), found.sample.trainings.start, count, start)
         noise = []
         fine = True
         for t in range(len(rows)):
@@ -365,7 +392,7 @@ def check_engines(game: Game, engines: Sequence[str], workers: int | None) -> En
         reason = "; ".join(trial.refusals.values())
         return EngineCheck.not_compared(" and ".join(engines), reason)
     results = sorted(
-        play_all(trial, trial.samples(), workers),
+        chain.from_iterable(play_all(trial, trial.tasks(), workers)),
         key=lambda one: (one.sample.engine, one.sample.workers, one.sample.trainings.start),
     )
     broken = sorted((one for one in results if one.place), key=lambda one: one.round)

@@ -66,6 +66,7 @@ def compare_sample(
     sample: EngineSample,
     rows: Sequence[RoundTable],
     made: Sequence[list[RoundRecord]],
+    first: int,
 ) -> Compared:
     """Compares an engine's rounds with the game's rows.
 
@@ -74,12 +75,14 @@ def compare_sample(
         sample: The trainings that were repeated.
         rows: The game's rounds.
         made: The engine's rounds, one list per training.
+        first: The row of the first training.
     """
     found = Compared(sample=sample, largest=0.0)
     for t, row in enumerate(rows):
-        for n, rounds in enumerate(made):
+        for n, rounds in enumerate(made, first):
             if t < len(rounds):
-                differences = list_differences(setup, sample, row, n, rounds[t])
+                training = sample.trainings[n - first]
+                differences = list_differences(setup, sample.engine, training, row, n, rounds[t])
                 found = add_differences(found, differences, t)
     return found
 
@@ -104,7 +107,8 @@ def add_differences(
 
 def list_differences(
     setup: Setup,
-    sample: EngineSample,
+    name: str,
+    training: int,
     row: RoundTable,
     n: int,
     made: RoundRecord,
@@ -113,13 +117,14 @@ def list_differences(
 
     Args:
         setup: The federation.
-        sample: The trainings that were repeated.
+        name: Which engine.
+        training: The number of the training.
         row: The round as the game played it.
         n: The row of the training.
         made: The round as the engine played it.
     """
-    where = f"round {row.round} of training {sample.trainings[n]}"
-    engine = f"engine {sample.engine}"
+    where = f"round {row.round} of training {training}"
+    engine = f"engine {name}"
     present = tuple(np.flatnonzero(row.present[n]).tolist())
     asked = tuple(made.task.participants.tolist())
     uploads = {upload.client: upload.vector for upload in made.uploads}

@@ -172,6 +172,24 @@ def select_row(state: State, row: int) -> State:
     )
 
 
+def select_rows(state: State, rows: slice) -> State:
+    """Returns the state of some trainings of a table, as a table.
+
+    Args:
+        state: State with one training a row.
+        rows: Which of them.
+    """
+    clients = {}
+    for client, own in state.clients.items():
+        clients[client] = {name: array[rows] for name, array in own.items()}
+    return State(
+        weights=state.weights[rows],
+        round=state.round,
+        kept={name: array[..., rows, :] for name, array in state.kept.items()},
+        clients=clients,
+    )
+
+
 def is_known(array: np.ndarray) -> bool:
     """Returns whether a row of a table holds values.
 

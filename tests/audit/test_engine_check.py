@@ -489,5 +489,6 @@ def test_both_engines_repeat_as_many_trainings() -> None:
     trial = EngineTrial(game, ("native", "torch"))
     trial.prepare()
     for name in ("native", "torch"):
-        alone = [one for one in trial.samples() if one.engine == name and one.workers == 1]
+        samples = [one for task in trial.tasks() for one in task]
+        alone = [one for one in samples if one.engine == name and one.workers == 1]
         assert sum(len(one.trainings) for one in alone) == 32
