@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,8 @@ from sordino.uniform_words import (
 )
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers import CipherContext
+    from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 # Stored with every run. The number rises when one bit of any draw of a run changes.
 GENERATOR = "chacha20-sha256-boxmuller/1"
@@ -403,13 +405,22 @@ class KeystreamReader:
 
     def _open_piece(self, key: bytes, start: int, length: int) -> CipherContext:
         """Returns a cipher that continues at byte `start` of the keystream of a key."""
-        # Slow to load, and whoever asks for a price alone draws nothing.
-        from cryptography.hazmat.primitives.ciphers import Cipher
-        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-
         block, bytes_to_skip = divmod(start, 64)
         counter = block.to_bytes(4, "little")
-        encryptor = Cipher(ChaCha20(key, counter + self._nonce), mode=None).encryptor()
-        encryptor.update(bytes(bytes_to_skip))
+        cipher, algorithm = load_cipher()
+        encryptor = cipher(algorithm(key, counter + self._nonce), mode=None).encryptor()
+        if bytes_to_skip > 0:
+            encryptor.update(bytes(bytes_to_skip))
         self._bytes_left = length
         return encryptor
+
+
+@cache
+def load_cipher() -> tuple[type[Cipher[None]], type[ChaCha20]]:
+    """Returns the classes of a stream cipher and of its algorithm."""
+    # Slow to load, and whoever asks for a price alone draws nothing. Kept, because an import inside
+    # a function that is called for every draw takes as long as a short draw.
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    return Cipher, ChaCha20

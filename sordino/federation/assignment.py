@@ -46,7 +46,8 @@ def make_assignment(
     Raises:
         UserError: Clients keep something, and here nobody keeps it.
     """
-    if kept is None and keeps_state(setup.protocol, setup.release):
+    protocol = setup.protocol
+    if kept is None and keeps_state(protocol, setup.release):
         raise UserError(
             "clients of this protocol keep state from round to round, and nothing here keeps it:"
             " only `train` does."
@@ -56,21 +57,21 @@ def make_assignment(
     if weights.ndim > initial.ndim:
         model = weights[0]
         extras = weights[1:]
-    begin = find_start(setup.protocol, model, initial, kept or {})
+    begin = find_start(protocol, model, initial, kept or {})
     pull = None
     if begin.helper is not None:
         pull = Pull(model=torch.from_numpy(begin.helper), strength=begin.strength)
-    if setup.protocol.penalty:
+    if protocol.penalty:
         pull = leader_pull(setup, client, extras)
     if pull is None:
-        pull = PUBLIC_PULLS.of(setup.protocol.local)(setup.protocol.local, initial)
+        pull = PUBLIC_PULLS.of(protocol.local)(protocol.local, initial)
     return Assignment(
         client=client,
         round_index=round_index,
         start=begin.start,
         pull=pull,
-        correction=read_correction(setup.protocol, client, extras),
-        clip=read_clip(setup.protocol, extras),
+        correction=read_correction(protocol, client, extras),
+        clip=read_clip(protocol, extras),
         kept=kept or {},
         sums=sums,
     )

@@ -116,13 +116,15 @@ class Setup:
 
     @cached_property
     def noises(self) -> tuple[Noise, ...]:
-        """The noise of every client."""
+        """The noise of every client; equal ones are one object."""
         sizes = self.sizes.tolist()
         own = {
             budget.id: own_protocol(self.protocol, budget, sizes[budget.id]).noise
             for budget in self.protocol.client
         }
-        return tuple(own.get(client, self.release.noise) for client in range(self.protocol.clients))
+        shared: dict[Noise, Noise] = {}
+        noises = (own.get(client, self.release.noise) for client in range(self.protocol.clients))
+        return tuple(shared.setdefault(noise, noise) for noise in noises)
 
     def find_draw_rate(self, client: int) -> float:
         """Returns the probability that a batch of random size holds a record of a client.

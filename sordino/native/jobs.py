@@ -148,7 +148,9 @@ class Call:
         # What no noise has touched must not be rounded on its way through rounds.
         if self._carries:
             self._point_to("exact_start", starts, np.float64)
-        self._point_to("correction", [task.correction for task in tasks])
+        # A rule corrects the steps of all clients or of none.
+        if tasks[0].correction is not None:
+            self._point_to("correction", [task.correction for task in tasks])
         if release.in_steps:
             self._give_moments()
         if release.varying_batches:
@@ -160,32 +162,28 @@ class Call:
         Args:
             upload_noises: The deviation of the noise on every client's upload.
         """
-        strengths = []
         centres: list[np.ndarray | None] = []
-        plain_strength = self._find_plain_strength()
-        for task in self._tasks:
-            # Without a pull to another model, the kernel pulls to the start.
-            if task.pull is None:
-                strengths.append(plain_strength)
-                centres.append(None)
-                continue
-            pull = self._join_pulls(task, task.pull)
-            strengths.append(pull.strength)
-            centres.append(pull.model.numpy())
-        if self._carries:
-            self._point_to("exact_centre", centres, np.float64)
-        else:
-            self._point_to("centre", centres)
         rules: dict[tuple[object, ...], PackedRule] = {}
         addresses = []
-        clips = [None if task.clip is None else float(task.clip[0]) for task in self._tasks]
-        noises = [self._setup.noises[task.client] for task in self._tasks]
-        for steps in zip(strengths, upload_noises, clips, noises, strict=True):
+        plain_strength = self._find_plain_strength()
+        noises = self._setup.noises
+        for task, upload_noise in zip(self._tasks, upload_noises, strict=True):
+            # Without a pull to another model, the kernel pulls to the start.
+            strength = plain_strength
+            centre = None
+            if task.pull is not None:
+                pull = self._join_pulls(task, task.pull)
+                strength = pull.strength
+                centre = pull.model.numpy()
+            centres.append(centre)
+            clip = None if task.clip is None else float(task.clip[0])
+            noise = noises[task.client]
+            # Equal noises are one object, and take long to hash.
+            steps = (strength, upload_noise, clip, id(noise))
             if steps not in rules:
-                strength, upload_noise, clip, noise = steps
                 request = StepRequest(
                     protocol=self._setup.protocol,
-                    round_index=self._tasks[0].round_index,
+                    round_index=task.round_index,
                     pull=strength,
                     upload_noise=upload_noise,
                     noise=noise,
@@ -194,6 +192,11 @@ class Call:
                 )
                 rules[steps] = PackedRule(make_step_rule(request))
             addresses.append(rules[steps].address)
+        if any(centre is not None for centre in centres):
+            if self._carries:
+                self._point_to("exact_centre", centres, np.float64)
+            else:
+                self._point_to("centre", centres)
         self._held.append(rules)
         self.table["rule"] = addresses
 
@@ -248,15 +251,15 @@ class Call:
         self, name: str, arrays: Sequence[np.ndarray | None], kind: type = np.float32
     ) -> None:
         """Writes down where arrays are, and holds them; the address of None is 0."""
-        addresses = []
+        # Most clients of a round share their arrays: each is looked at once.
+        addresses = {id(None): 0}
         for array in arrays:
-            if array is None:
-                addresses.append(0)
+            if array is None or id(array) in addresses:
                 continue
             contiguous: np.ndarray = np.ascontiguousarray(array, dtype=kind)
             self._held.append(contiguous)
-            addresses.append(contiguous.__array_interface__["data"][0])
-        self.table[name] = addresses
+            addresses[id(array)] = contiguous.__array_interface__["data"][0]
+        self.table[name] = [addresses[id(array)] for array in arrays]
 
     def read_uploads(self) -> Iterator[Upload]:
         """Yields what the clients send, once the kernel has run."""
@@ -270,7 +273,7 @@ class Call:
             elif in_steps:
                 yield self._keep_state(row, task, steps)
             else:
-                count = self._count_within(task, steps)
+                count = None if task.clip is None else self._count_within(task, steps)
                 vector = self._given[row]
                 if self._output is Output.INTEGERS:
                     vector = send_integers(self._setup, task.start, vector)

@@ -52,6 +52,8 @@ class MeanJoining:
         self._mixing = find_mixing(rule, round_index)
         self._current = current
         self._weights = weights
+        # Where participants differ between the trainings of a table, a weight is a column.
+        self._scalar = weights.ndim == 1
         self._divisor = expected if rule.fixed_denominator else None
         self._draw_noise = draw_noise
         self._total = np.zeros(current.shape, dtype=np.float64)
@@ -67,7 +69,7 @@ class MeanJoining:
         self._count += 1
         # Infinities of both signs: a reader of the model notices that it diverged.
         with np.errstate(invalid="ignore"):
-            if np.ndim(weight) == 0 and weight == 1:
+            if self._scalar and weight == 1:
                 self._total += vector
             else:
                 self._total += np.multiply(vector, weight, dtype=np.float64)
