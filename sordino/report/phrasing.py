@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sordino.data import find_tested_on
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.guarantee import MEANINGFUL, Guarantee, round_up
 from sordino.protocol import (
@@ -245,6 +244,9 @@ def find_test_source(run: Run) -> str:
     Returns:
         A key of `TEST_RECORDS`.
     """
+    # The readers of data are many modules, and a price needs none of them.
+    from sordino.data import find_tested_on
+
     return find_tested_on(run.protocol, run.facts)
 
 

@@ -12,19 +12,18 @@ from rich.table import Table
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.bounds.question import has_own_noise
 from sordino.privacy.guarantee import MEANINGFUL, Guarantee, format_delta, round_down, round_up
-from sordino.privacy.mechanism_comparison import Needed
 from sordino.privacy.own_noise import client_lines, depends_on_records
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.protocol import Protocol
 from sordino.report.number_formats import format_upper_bound
 from sordino.report.phrasing import explain_missing_limit, find_known_grid
 from sordino.report.run_prices import choose_headline, choose_run_headline, list_views, price_run
-from sordino.report.spending_trace import price_while_running
 from sordino.report.terminal_tables import Justify, make_table
 
 if TYPE_CHECKING:
     from sordino.federation.setup import Begun
     from sordino.federation.store.run import Run
+    from sordino.privacy.mechanism_comparison import Needed
     from sordino.privacy.own_prices import ClientPrice
 
 
@@ -333,6 +332,9 @@ def make_round_pricer(begun: Begun, folder: Path) -> Callable[[int], str]:
     Returns:
         A function from a number of rounds to a few words.
     """
+    # What is printed about a protocol needs no ledger.
+    from sordino.report.spending_trace import price_while_running
+
     price = price_while_running(begun, folder)
     view = choose_headline(begun.protocol)[0]
 
