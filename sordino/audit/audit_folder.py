@@ -90,7 +90,7 @@ class AuditFolder:
             return
         advice = "or empty it"
         if cls.holds_audit(path):
-            advice = f"go on with `{format_command('resume', path)}`"
+            advice = f"or go on with `{format_command('resume', path)}`"
         raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
 
     @classmethod

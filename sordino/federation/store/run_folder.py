@@ -82,7 +82,7 @@ def refuse_filled(path: Path) -> None:
     if any(entry.name != "lock" for entry in path.iterdir()):
         advice = "or empty it"
         if (path / "protocol.toml").exists():
-            advice = f"go on with `{format_command('resume', path)}`"
+            advice = f"or go on with `{format_command('resume', path)}`"
         raise UserError(f"{path} is not empty. Choose another folder with --out, {advice}.")
 
 
