@@ -34,41 +34,29 @@ INLINE uint64_t find_undecided(const uint8_t* bytes) {
 class DiscreteDraws {
  public:
   // The draws of a training, whose row of the keystream follows those of the trainings before it.
-  void draw(const Digits& law, const Address& at, int64_t lane, Index count, int64_t* draws) {
-    const uint64_t words = law.guides + 2 * law.searches;
-    add_up(law, read(at, 2 * lane * words, 2 * words), count, draws);
+  // Of every piece of the vector it calls add_update(from, to), which may add to these draws, while
+  // they are in the first-level cache.
+  template <class F>
+  void draw(const Digits& law, const Address& at, int64_t lane, Index count, int64_t* draws,
+            F add_update) {
+    const uint64_t row = 8 * lane * (law.guides + 2 * law.searches);
+    const auto read = [&](uint64_t byte, uint64_t bytes) {
+      return read_keystream(at, row + byte, bytes);
+    };
+    add_up(law, read, count, draws, add_update);
   }
 
-  // Vectors of sums of digits in base 8. The keystream begins with 16 bits of every digit, one
-  // place of the base after the other; after `guides` words come two words for each of `searches`
-  // digits that 16 bits do not decide about.
+  // The draws that a keystream in memory gives.
   void add_up(const Digits& law, const uint64_t* words, Index count, int64_t* draws) {
-    const uint16_t* firsts = (const uint16_t*)words;
-    most_open_ = law.searches + BLOCK;
-    undecided_.ensure(law.digits * most_open_);
-    Index open[MOST_DIGITS] = {};
-    for (Index at = 0; at < count; at += BLOCK) {
-      const Index size = std::min(BLOCK, count - at);
-      alignas(64) uint8_t magnitudes[MOST_DIGITS][BLOCK];
-      // The last block may read more than is left: the words of the searches.
-      for (int64_t digit = 0; digit < law.digits; digit++) {
-        look_up(law, firsts + digit * count + at, magnitudes[digit]);
-      }
-      for (int64_t digit = 0; digit < law.digits; digit++) {
-        const Index found = note_undecided(digit, open[digit], at, size, magnitudes[digit]);
-        // No more are searched for.
-        open[digit] = std::min(found, (Index)law.searches);
-      }
-      join_digits(law, firsts + at, count, magnitudes, size, draws + at);
-    }
-    list_searches(law, firsts, count, open);
-    search(law, words + law.guides, draws);
+    const auto read = [=](uint64_t byte, uint64_t) { return (const uint8_t*)words + byte; };
+    add_up(law, read, count, draws, [](Index, Index) {});
   }
 
  private:
   static constexpr Index MOST_DIGITS = 12;
-  // Draws that are made together: what lies between is in the first-level cache.
-  static constexpr Index BLOCK = 256;
+  // Draws that are made together. The first bits of a digit are a little less than 2048 bytes, so
+  // that as much keystream has them wherever they begin in a block of it.
+  static constexpr Index PIECE = 960;
   // Digits whose sum 16 bits hold: 255 (1 + 8 + 64) < 2^15.
   static constexpr int64_t JOINED = 3;
   // Numbers that are searched for side by side, since every step waits for the one before.
@@ -82,12 +70,40 @@ class DiscreteDraws {
     int32_t draw;
   };
 
+  // Vectors of sums of digits in base 8. The keystream begins with 16 bits of every digit, one
+  // place of the base after the other; after `guides` words come two words for each of `searches`
+  // digits that 16 bits do not decide about. read(byte, bytes) says where a part of it is.
+  template <class R, class F>
+  void add_up(const Digits& law, R read, Index count, int64_t* draws, F add_update) {
+    most_open_ = law.searches + PIECE;
+    undecided_.ensure(law.digits * most_open_);
+    std::fill(open_, open_ + MOST_DIGITS, 0);
+    for (Index at = 0; at < count; at += PIECE) {
+      const Index size = std::min(PIECE, count - at);
+      alignas(64) int16_t sum[PIECE];
+      for (int64_t digit = law.digits - 1; digit >= 0; digit--) {
+        alignas(64) uint16_t firsts[PIECE];
+        alignas(64) uint8_t magnitudes[PIECE];
+        std::memcpy(firsts, read(2 * (digit * count + at), 2 * size), 2 * size);
+        look_up(law, firsts, magnitudes);
+        note_undecided(law, digit, at, size, firsts, magnitudes);
+        // Horner's rule, for as many digits as 16 bits hold.
+        const bool begins = digit == law.digits - 1 || digit % JOINED == JOINED - 1;
+        join_digit(begins, firsts, magnitudes, sum);
+        if (digit % JOINED == 0) add_sums(digit, digit + JOINED >= law.digits, sum, size, draws + at);
+      }
+      add_update(at, at + size);
+    }
+    list_searches(law);
+    search(law, (const uint64_t*)read(8 * law.guides, 16 * law.searches), draws);
+  }
+
   // The law is symmetric, so that numbers and their complements have opposite digits: those with
   // the highest bit are looked up, the others by their complement.
   static INLINE void look_up(const Digits& law, const uint16_t* firsts, uint8_t* magnitudes) {
-    alignas(64) uint16_t places[BLOCK];
-    for (Index i = 0; i < BLOCK; i++) places[i] = (firsts[i] ^ minus_if_low(firsts[i])) & 0x7fff;
-    UNROLL for (Index i = 0; i < BLOCK; i++) magnitudes[i] = law.magnitudes[places[i]];
+    alignas(64) uint16_t places[PIECE];
+    for (Index i = 0; i < PIECE; i++) places[i] = (firsts[i] ^ minus_if_low(firsts[i])) & 0x7fff;
+    UNROLL for (Index i = 0; i < PIECE; i++) magnitudes[i] = law.magnitudes[places[i]];
   }
 
   // -1 where the highest bit is 0, else 0.
@@ -98,66 +114,63 @@ class DiscreteDraws {
     return (int16_t)((magnitude ^ sign) - sign);
   }
 
-  // Lists which draws of a block have this digit undecided, behind those that are listed; returns
-  // how many are listed then.
-  INLINE Index note_undecided(int64_t digit, Index open, Index at, Index size,
-                              const uint8_t* magnitudes) {
-    int32_t* list = undecided_.data() + digit * most_open_;
+  // Lists the draws that have this digit undecided, behind those of the pieces before.
+  INLINE void note_undecided(const Digits& law, int64_t digit, Index at, Index size,
+                             const uint16_t* firsts, const uint8_t* magnitudes) {
+    Search* list = undecided_.data() + digit * most_open_;
+    Index open = open_[digit];
     for (Index i = 0; i < size; i += 64) {
       uint64_t found = find_undecided(magnitudes + i);
       if (size - i < 64) found &= ((uint64_t)1 << (size - i)) - 1;
       for (; found != 0; found &= found - 1) {
-        list[open++] = (int32_t)(at + i + __builtin_ctzll(found));
+        const Index which = i + __builtin_ctzll(found);
+        list[open++] = {firsts[which], (int16_t)(3 * digit), (int32_t)(at + which)};
       }
     }
-    return open;
+    // No more are searched for.
+    open_[digit] = std::min(open, (Index)law.searches);
   }
 
-  // Sums of digits, as if `UNDECIDED` were a magnitude.
-  static INLINE void join_digits(const Digits& law, const uint16_t* firsts, Index count,
-                                 const uint8_t (*magnitudes)[BLOCK], Index size, int64_t* draws) {
-    alignas(64) int64_t sums[BLOCK];
-    for (int64_t begin = 0; begin < law.digits; begin += JOINED) {
-      alignas(64) int16_t part[BLOCK];
-      // Horner's rule.
-      const int64_t last = std::min(begin + JOINED, law.digits) - 1;
-      for (int64_t digit = last; digit >= begin; digit--) {
-        const uint16_t* first = firsts + digit * count;
-        const uint8_t* magnitude = magnitudes[digit];
-        const int16_t factor = digit == last ? 0 : 8;
-        for (Index i = 0; i < BLOCK; i++) {
-          const int16_t above = factor == 0 ? 0 : part[i];
-          part[i] = (int16_t)(factor * above + give_sign(first[i], magnitude[i]));
-        }
-      }
-      const int64_t unit = (int64_t)1 << (3 * begin);
-      if (begin == 0) {
-        for (Index i = 0; i < BLOCK; i++) sums[i] = part[i];
-      } else {
-        for (Index i = 0; i < BLOCK; i++) sums[i] += part[i] * unit;
+  // Digits before those that are there already, as if `UNDECIDED` were a magnitude.
+  static INLINE void join_digit(bool begins, const uint16_t* firsts, const uint8_t* magnitudes,
+                                int16_t* sum) {
+    if (begins) {
+      for (Index i = 0; i < PIECE; i++) sum[i] = give_sign(firsts[i], magnitudes[i]);
+    } else {
+      for (Index i = 0; i < PIECE; i++) {
+        sum[i] = (int16_t)(8 * sum[i] + give_sign(firsts[i], magnitudes[i]));
       }
     }
-    std::memcpy(draws, sums, sizeof(int64_t) * size);
   }
 
-  // The searches in their order: digit by digit, draw by draw. What is left is searched for all
-  // the same, so that the work does not depend on the draws.
-  void list_searches(const Digits& law, const uint16_t* firsts, Index count, const Index* open) {
-    searches_.ensure(law.searches + SIDE_BY_SIDE);
+  // Adds sums of digits of which the lowest is at a place of the base; or writes the first.
+  static INLINE void add_sums(int64_t digit, bool writes, const int16_t* sum, Index size,
+                              int64_t* draws) {
+    const int shift = (int)(3 * digit);
+    for (Index i = 0; i < size; i++) {
+      const uint64_t shifted = (uint64_t)(int64_t)sum[i] << shift;
+      draws[i] = (int64_t)(writes ? shifted : (uint64_t)draws[i] + shifted);
+    }
+  }
+
+  // The searches in their order: digit by digit, draw by draw.
+  void list_searches(const Digits& law) {
+    searches_.ensure(law.searches);
     wanted_ = 0;
     for (int64_t digit = 0; digit < law.digits; digit++) {
-      const int32_t* list = undecided_.data() + digit * most_open_;
-      for (Index n = 0; n < open[digit] && wanted_ < law.searches; n++) {
-        const uint16_t first = firsts[digit * count + list[n]];
-        searches_.data()[wanted_++] = {first, (int16_t)(3 * digit), list[n]};
-      }
+      const Search* list = undecided_.data() + digit * most_open_;
+      const Index size = std::min(open_[digit], (Index)law.searches - wanted_);
+      std::copy(list, list + size, searches_.data() + wanted_);
+      wanted_ += size;
     }
   }
 
+  // Puts digits in the place of `UNDECIDED`. What is left of the searches is made all the same, so
+  // that the work does not depend on the draws.
   void search(const Digits& law, const uint64_t* rest, int64_t* draws) const {
     const Search* searches = searches_.data();
     for (Index begin = 0; begin < law.searches; begin += SIDE_BY_SIDE) {
-      const Index size = std::min(SIDE_BY_SIDE, law.searches - begin);
+      const Index size = std::min(SIDE_BY_SIDE, (Index)law.searches - begin);
       uint64_t high[SIDE_BY_SIDE] = {};
       uint64_t low[SIDE_BY_SIDE] = {};
       for (Index n = 0; n < size; n++) {
@@ -197,21 +210,20 @@ class DiscreteDraws {
     }
   }
 
-  // Words of 32 bits of a keystream, in memory.
-  const uint64_t* read(const Address& at, uint64_t first_word, uint64_t count) {
-    const uint64_t skipped = first_word % 16;
+  // Bytes of a keystream, in memory until the next are asked for.
+  const uint8_t* read_keystream(const Address& at, uint64_t first_byte, uint64_t bytes) {
+    const uint64_t skipped = first_byte % 64;
     const uint64_t together = SETS * LANES;
-    const uint64_t blocks = count_parts(skipped + count, 16 * together) * together;
+    const uint64_t blocks = count_parts(skipped + bytes, 64 * together) * together;
     keystream_.ensure((Index)(16 * blocks));
     uint32_t* out = keystream_.data();
-    uint32_t counter = (uint32_t)(first_word / 16);
+    const uint32_t counter = (uint32_t)(first_byte / 64);
     for (uint64_t block = 0; block < blocks; block += together) {
       Words x[SETS][16];
       make_many_blocks(at, counter + (uint32_t)block, x);
       for (int n = 0; n < SETS; n++) store_blocks(x[n], out + 16 * (block + n * LANES));
     }
-    // Words of a row are whole: rows begin at even places.
-    return (const uint64_t*)(out + skipped);
+    return (const uint8_t*)out + skipped;
   }
 
   // Lanes are blocks; in memory the words of a block are adjacent.
@@ -225,9 +237,10 @@ class DiscreteDraws {
   }
 
   Memory<uint32_t> keystream_;
-  // Of every digit, which draws have it undecided: room for `most_open_` each.
-  Memory<int32_t> undecided_;
+  // What is undecided, digit by digit: room for `most_open_` each, of which `open_` are there.
+  Memory<Search> undecided_;
   Index most_open_ = 0;
+  Index open_[MOST_DIGITS];
   Memory<Search> searches_;
   Index wanted_ = 0;
 };

@@ -510,33 +510,48 @@ class Trainer {
 
   // The update on a grid, with discrete noise on every coordinate, as integer_uploads.py makes it.
   void write_integers(const Job& job) {
-    draw_discrete_noise(job);
-    const Rule& rule = *job.rule;
-    const double limit = rule.grid_limit;
-    for (const ParameterRun& run : plan_.runs) {
-      const double* w = exact_.data() + run.start;
-      const float* start = job.start + run.flat;
-      int64_t* out = job.integers + run.flat;
-      for (Index i = 0; i < run.length; i++) {
-        const double steps = std::rint((w[i] - (double)start[i]) * job.weight * rule.grid_scale);
-        // What is no number counts as no move.
-        const double known = steps == steps ? steps : 0.0;
-        out[i] += (int64_t)std::clamp(known, -limit, limit);
-      }
-    }
-  }
-
-  void draw_discrete_noise(const Job& job) {
+    const Index count = plan_.parameters;
     const double share = faulty_noise(1.0);
     if (!job.rule->grid_noise || share == 0.0) {
-      std::fill(job.integers, job.integers + plan_.parameters, 0);
-      return;
+      std::fill(job.integers, job.integers + count, 0);
+      return add_update(job, 0, count);
     }
     const uint32_t round = faulty_round((uint32_t)job.round);
     const Address address{job.upload_key, {(uint32_t)job.client, round, 0}};
-    discrete_.draw(*job.rule->grid_noise, address, job.lane, plan_.parameters, job.integers);
-    if (share == 1.0) return;
-    for (Index i = 0; i < plan_.parameters; i++) job.integers[i] *= share;
+    const auto draw = [&](auto add) {
+      discrete_.draw(*job.rule->grid_noise, address, job.lane, count, job.integers, add);
+    };
+    if (share == 1.0) return draw([&](Index from, Index to) { add_update(job, from, to); });
+    draw([](Index, Index) {});
+    for (Index i = 0; i < count; i++) job.integers[i] *= share;
+    add_update(job, 0, count);
+  }
+
+  // Adds a part of the update to the integers that are there. Parts are asked for in order.
+  void add_update(const Job& job, Index from, Index to) {
+    if (from == 0) next_run_ = 0;
+    while (from < to) {
+      const ParameterRun& run = plan_.runs[next_run_];
+      const Index skipped = from - run.flat;
+      const Index count = std::min(to - from, run.length - skipped);
+      round_update(job, exact_.data() + run.start + skipped, from, count);
+      from += count;
+      next_run_ += skipped + count == run.length;
+    }
+  }
+
+  static void round_update(const Job& job, const double* w, Index at, Index count) {
+    const double limit = job.rule->grid_limit;
+    const double scale = job.rule->grid_scale;
+    const double weight = job.weight;
+    const float* start = job.start + at;
+    int64_t* out = job.integers + at;
+    for (Index i = 0; i < count; i++) {
+      const double steps = std::rint((w[i] - (double)start[i]) * weight * scale);
+      // What is no number counts as no move.
+      const double known = steps == steps ? steps : 0.0;
+      out[i] += (int64_t)std::clamp(known, -limit, limit);
+    }
   }
 
   // The model with noise on every coordinate, rounded to float32 once.
@@ -577,6 +592,8 @@ class Trainer {
   std::vector<int64_t> batch_;
   Shuffle shuffle_;
   DiscreteDraws discrete_;
+  // Which run of parameters the next part of an update begins in.
+  std::size_t next_run_ = 0;
   double loss_ = 0;
 };
 
