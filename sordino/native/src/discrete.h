@@ -40,23 +40,33 @@ class DiscreteDraws {
   void draw(const Digits& law, const Address& at, int64_t lane, Index count, int64_t* draws,
             F add_update) {
     const uint64_t row = 8 * lane * (law.guides + 2 * law.searches);
-    const auto read = [&](uint64_t byte, uint64_t bytes) {
-      return read_keystream(at, row + byte, bytes);
+    const auto read_firsts = [&](uint64_t byte, Index, uint16_t* firsts, auto look_up) {
+      make_firsts(at, row + byte, firsts, look_up);
     };
-    add_up(law, read, count, draws, add_update);
+    add_up(law, read_firsts, count, draws, add_update);
+    search(law, read_keystream(at, row + 8 * law.guides, 16 * law.searches), draws);
   }
 
   // The draws that a keystream in memory gives.
   void add_up(const Digits& law, const uint64_t* words, Index count, int64_t* draws) {
-    const auto read = [=](uint64_t byte, uint64_t) { return (const uint8_t*)words + byte; };
-    add_up(law, read, count, draws, [](Index, Index) {});
+    const auto read_firsts = [=](uint64_t byte, Index size, uint16_t* firsts, auto look_up) {
+      std::memcpy(firsts, (const uint8_t*)words + byte, sizeof(uint16_t) * size);
+      for (int part = 0; part < PARTS; part++) look_up();
+    };
+    add_up(law, read_firsts, count, draws, [](Index, Index) {});
+    search(law, words + law.guides, draws);
   }
 
  private:
   static constexpr Index MOST_DIGITS = 12;
-  // Draws that are made together. The first bits of a digit are a little less than 2048 bytes, so
-  // that as much keystream has them wherever they begin in a block of it.
+  // Draws that are made together. The first bits of a digit of them are a little less than the
+  // bytes of some blocks, so that as many blocks have them wherever they begin in one.
   static constexpr Index PIECE = 960;
+  static constexpr Index BLOCKS = 32;
+  // While blocks are made, the digits before are looked up in so many parts: the one waits for
+  // arithmetic, the other for loads.
+  static constexpr Index PARTS = BLOCKS / LANES * DOUBLE_ROUNDS * 2;
+  static_assert(2 * PIECE + 64 <= 64 * BLOCKS && PIECE % PARTS == 0, "all digits are looked up");
   // Digits whose sum 16 bits hold: 255 (1 + 8 + 64) < 2^15.
   static constexpr int64_t JOINED = 3;
   // Numbers that are searched for side by side, since every step waits for the one before.
@@ -70,40 +80,68 @@ class DiscreteDraws {
     int32_t draw;
   };
 
+  // One digit of a piece: the first bits of their numbers, where they are looked up, and what is
+  // found there.
+  struct Looked {
+    alignas(64) uint16_t firsts[PIECE];
+    alignas(64) uint16_t places[PIECE];
+    alignas(64) uint8_t magnitudes[PIECE];
+  };
+
   // Vectors of sums of digits in base 8. The keystream begins with 16 bits of every digit, one
   // place of the base after the other; after `guides` words come two words for each of `searches`
-  // digits that 16 bits do not decide about. read(byte, bytes) says where a part of it is.
+  // digits that 16 bits do not decide about, which are listed here. read_firsts(byte, size, firsts,
+  // look_up) reads first bits, and calls look_up() for every part of what was read before.
   template <class R, class F>
-  void add_up(const Digits& law, R read, Index count, int64_t* draws, F add_update) {
+  void add_up(const Digits& law, R read_firsts, Index count, int64_t* draws, F add_update) {
     most_open_ = law.searches + PIECE;
     undecided_.ensure(law.digits * most_open_);
     std::fill(open_, open_ + MOST_DIGITS, 0);
+    Looked looked[2]{};
+    Looked* now = looked;
+    Looked* next = looked + 1;
+    const auto read = [&](Index at, int64_t digit, uint16_t* firsts, auto look_up) {
+      const Index size = std::min(PIECE, count - at);
+      read_firsts(2 * (digit * count + at), size, firsts, look_up);
+    };
+    if (count > 0) read(0, law.digits - 1, now->firsts, [] {});
     for (Index at = 0; at < count; at += PIECE) {
       const Index size = std::min(PIECE, count - at);
       alignas(64) int16_t sum[PIECE];
       for (int64_t digit = law.digits - 1; digit >= 0; digit--) {
-        alignas(64) uint16_t firsts[PIECE];
-        alignas(64) uint8_t magnitudes[PIECE];
-        std::memcpy(firsts, read(2 * (digit * count + at), 2 * size), 2 * size);
-        look_up(law, firsts, magnitudes);
-        note_undecided(law, digit, at, size, firsts, magnitudes);
+        find_places(*now);
+        const uint16_t* place = now->places;
+        uint8_t* magnitude = now->magnitudes;
+        const auto look_up = [&]() INLINE_LAMBDA {
+          constexpr Index SIZE = PIECE / PARTS;
+          UNROLL for (Index i = 0; i < SIZE; i++) magnitude[i] = law.magnitudes[place[i]];
+          place += SIZE;
+          magnitude += SIZE;
+        };
+        const bool last = digit == 0;
+        // After the last piece the first is read again, and not used.
+        const Index at_next = !last ? at : (at + PIECE < count ? at + PIECE : 0);
+        read(at_next, last ? law.digits - 1 : digit - 1, next->firsts, look_up);
+        note_undecided(law, digit, at, size, *now);
         // Horner's rule, for as many digits as 16 bits hold.
         const bool begins = digit == law.digits - 1 || digit % JOINED == JOINED - 1;
-        join_digit(begins, firsts, magnitudes, sum);
-        if (digit % JOINED == 0) add_sums(digit, digit + JOINED >= law.digits, sum, size, draws + at);
+        join_digit(begins, *now, sum);
+        if (digit % JOINED == 0) {
+          add_sums(digit, digit + JOINED >= law.digits, sum, size, draws + at);
+        }
+        std::swap(now, next);
       }
       add_update(at, at + size);
     }
     list_searches(law);
-    search(law, (const uint64_t*)read(8 * law.guides, 16 * law.searches), draws);
   }
 
   // The law is symmetric, so that numbers and their complements have opposite digits: those with
   // the highest bit are looked up, the others by their complement.
-  static INLINE void look_up(const Digits& law, const uint16_t* firsts, uint8_t* magnitudes) {
-    alignas(64) uint16_t places[PIECE];
-    for (Index i = 0; i < PIECE; i++) places[i] = (firsts[i] ^ minus_if_low(firsts[i])) & 0x7fff;
-    UNROLL for (Index i = 0; i < PIECE; i++) magnitudes[i] = law.magnitudes[places[i]];
+  static INLINE void find_places(Looked& digit) {
+    for (Index i = 0; i < PIECE; i++) {
+      digit.places[i] = (digit.firsts[i] ^ minus_if_low(digit.firsts[i])) & 0x7fff;
+    }
   }
 
   // -1 where the highest bit is 0, else 0.
@@ -116,15 +154,15 @@ class DiscreteDraws {
 
   // Lists the draws that have this digit undecided, behind those of the pieces before.
   INLINE void note_undecided(const Digits& law, int64_t digit, Index at, Index size,
-                             const uint16_t* firsts, const uint8_t* magnitudes) {
+                             const Looked& looked) {
     Search* list = undecided_.data() + digit * most_open_;
     Index open = open_[digit];
     for (Index i = 0; i < size; i += 64) {
-      uint64_t found = find_undecided(magnitudes + i);
+      uint64_t found = find_undecided(looked.magnitudes + i);
       if (size - i < 64) found &= ((uint64_t)1 << (size - i)) - 1;
       for (; found != 0; found &= found - 1) {
         const Index which = i + __builtin_ctzll(found);
-        list[open++] = {firsts[which], (int16_t)(3 * digit), (int32_t)(at + which)};
+        list[open++] = {looked.firsts[which], (int16_t)(3 * digit), (int32_t)(at + which)};
       }
     }
     // No more are searched for.
@@ -132,14 +170,10 @@ class DiscreteDraws {
   }
 
   // Digits before those that are there already, as if `UNDECIDED` were a magnitude.
-  static INLINE void join_digit(bool begins, const uint16_t* firsts, const uint8_t* magnitudes,
-                                int16_t* sum) {
-    if (begins) {
-      for (Index i = 0; i < PIECE; i++) sum[i] = give_sign(firsts[i], magnitudes[i]);
-    } else {
-      for (Index i = 0; i < PIECE; i++) {
-        sum[i] = (int16_t)(8 * sum[i] + give_sign(firsts[i], magnitudes[i]));
-      }
+  static INLINE void join_digit(bool begins, const Looked& digit, int16_t* sum) {
+    for (Index i = 0; i < PIECE; i++) {
+      const int above = begins ? 0 : 8 * sum[i];
+      sum[i] = (int16_t)(above + give_sign(digit.firsts[i], digit.magnitudes[i]));
     }
   }
 
@@ -210,20 +244,33 @@ class DiscreteDraws {
     }
   }
 
-  // Bytes of a keystream, in memory until the next are asked for.
-  const uint8_t* read_keystream(const Address& at, uint64_t first_byte, uint64_t bytes) {
+  // The first bits of a piece, from a byte of a keystream on.
+  template <class F>
+  static INLINE void make_firsts(const Address& at, uint64_t first_byte, uint16_t* firsts,
+                                 F look_up) {
+    alignas(64) uint32_t made[16 * BLOCKS];
+    make_keystream(at, (uint32_t)(first_byte / 64), BLOCKS, made, look_up);
+    std::memcpy(firsts, (const uint8_t*)made + first_byte % 64, sizeof(uint16_t) * PIECE);
+  }
+
+  // Words of a keystream, in memory.
+  const uint64_t* read_keystream(const Address& at, uint64_t first_byte, uint64_t bytes) {
     const uint64_t skipped = first_byte % 64;
-    const uint64_t together = SETS * LANES;
-    const uint64_t blocks = count_parts(skipped + bytes, 64 * together) * together;
-    keystream_.ensure((Index)(16 * blocks));
-    uint32_t* out = keystream_.data();
-    const uint32_t counter = (uint32_t)(first_byte / 64);
-    for (uint64_t block = 0; block < blocks; block += together) {
+    const Index blocks = count_parts(skipped + bytes, 64 * SETS * LANES) * SETS * LANES;
+    keystream_.ensure(16 * blocks);
+    const auto nothing = []() INLINE_LAMBDA {};
+    make_keystream(at, (uint32_t)(first_byte / 64), blocks, keystream_.data(), nothing);
+    return (const uint64_t*)((const uint8_t*)keystream_.data() + skipped);
+  }
+
+  template <class F>
+  static INLINE void make_keystream(const Address& at, uint32_t counter, Index blocks,
+                                    uint32_t* to, F meanwhile) {
+    for (Index block = 0; block < blocks; block += SETS * LANES) {
       Words x[SETS][16];
-      make_many_blocks(at, counter + (uint32_t)block, x);
-      for (int n = 0; n < SETS; n++) store_blocks(x[n], out + 16 * (block + n * LANES));
+      make_many_blocks(at, counter + (uint32_t)block, x, meanwhile);
+      for (int n = 0; n < SETS; n++) store_blocks(x[n], to + 16 * (block + n * LANES));
     }
-    return (const uint8_t*)out + skipped;
   }
 
   // Lanes are blocks; in memory the words of a block are adjacent.

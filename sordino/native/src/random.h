@@ -29,10 +29,13 @@ INLINE void quarter_round(Words& a, Words& b, Words& c, Words& d) {
   b = rotate_left(b ^ c, 7);
 }
 
+constexpr int DOUBLE_ROUNDS = 10;
+
 // Blocks side by side: from lane to lane, and from set to set, word `PLACE` of their state counts
-// up.
-template <int PLACE, int SETS>
-INLINE void mix_blocks(const Address& at, uint32_t counter, Words (*x)[16]) {
+// up. After all quarter rounds of half a double round of a set, it calls meanwhile(): work that a
+// processor does beside the arithmetic.
+template <int PLACE, int SETS, class F>
+INLINE void mix_blocks(const Address& at, uint32_t counter, Words (*x)[16], F meanwhile) {
   uint32_t s[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
   std::memcpy(s + 4, at.key, 32);
   s[12] = counter;
@@ -43,17 +46,19 @@ INLINE void mix_blocks(const Address& at, uint32_t counter, Words (*x)[16]) {
     UNROLL for (int i = 0; i < 16; i++) x[n][i] = Words{} + s[i];
     x[n][PLACE] = counted[n];
   }
-  for (int double_round = 0; double_round < 10; double_round++) {
+  for (int double_round = 0; double_round < DOUBLE_ROUNDS; double_round++) {
     UNROLL for (int n = 0; n < SETS; n++) {
       UNROLL for (int i = 0; i < 4; i++) {
         quarter_round(x[n][i], x[n][4 + i], x[n][8 + i], x[n][12 + i]);
       }
+      meanwhile();
     }
     UNROLL for (int n = 0; n < SETS; n++) {
       UNROLL for (int i = 0; i < 4; i++) {
         quarter_round(x[n][i], x[n][4 + (i + 1) % 4], x[n][8 + (i + 2) % 4],
                       x[n][12 + (i + 3) % 4]);
       }
+      meanwhile();
     }
   }
   UNROLL for (int n = 0; n < SETS; n++) {
@@ -63,20 +68,21 @@ INLINE void mix_blocks(const Address& at, uint32_t counter, Words (*x)[16]) {
 
 // Word i of block `counter + l` is in lane l of x[i].
 INLINE void make_blocks(const Address& at, uint32_t counter, Words x[16]) {
-  mix_blocks<12, 1>(at, counter, (Words(*)[16])x);
+  mix_blocks<12, 1>(at, counter, (Words(*)[16])x, []() INLINE_LAMBDA {});
 }
 
 // For long keystreams: each quarter round waits for itself, and two sets wait together.
 constexpr int SETS = 2;
 
 // Word i of block `counter + n LANES + l` is in lane l of x[n][i].
-INLINE void make_many_blocks(const Address& at, uint32_t counter, Words x[SETS][16]) {
-  mix_blocks<12, SETS>(at, counter, x);
+template <class F>
+INLINE void make_many_blocks(const Address& at, uint32_t counter, Words x[SETS][16], F meanwhile) {
+  mix_blocks<12, SETS>(at, counter, x, meanwhile);
 }
 
 // Word i of block `counter` of the nonce whose second part is greater by l is in lane l of x[i].
 INLINE void make_blocks_of_examples(const Address& at, uint32_t counter, Words x[16]) {
-  mix_blocks<14, 1>(at, counter, (Words(*)[16])x);
+  mix_blocks<14, 1>(at, counter, (Words(*)[16])x, []() INLINE_LAMBDA {});
 }
 
 // The keystream in its order, some blocks at a time.
@@ -236,7 +242,7 @@ class NoiseStream {
  private:
   NOINLINE void refill() {
     Words x[SETS][16];
-    make_many_blocks(at_, counter_, x);
+    make_many_blocks(at_, counter_, x, []() INLINE_LAMBDA {});
     for (int n = 0; n < SETS; n++) store_set(x[n], buffer_ + n * each_ * LANES);
     counter_ += SETS * LANES;
     next_ = skipped_;
