@@ -37,9 +37,10 @@ from sordino.native.translate import translate
 # Parameters. Beyond, a client's model no longer fits a cache, and torch's products are as fast.
 LARGEST = 5_000_000
 
-# Bytes of uploads that are made before the first is passed on. Memory of far more is asked of the
-# system again for every call, and written with zeros before it is used.
-IN_FLIGHT = 2**23
+# Bytes of uploads that are made before the first is passed on: calls of fewer cost more than they
+# save. Memory of more is asked of the system again for every call by the C library, and written
+# with zeros before it is used.
+IN_FLIGHT = 2**25
 
 # Clients that one call of the kernel trains, so that an interruption does not wait long.
 AT_ONCE = 256

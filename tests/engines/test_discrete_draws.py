@@ -8,23 +8,29 @@ import pytest
 from sordino.mechanisms.discrete_gaussian import LARGEST_DIGIT, draw_integers, make_digit_table
 from sordino.native import discrete_draws
 from sordino.native.discrete_draws import UNDECIDED, draw_natively, halve_guide
-from sordino.native.library import choose_instruction_set
+from sordino.native.library import choose_instruction_set, list_runnable
 from sordino.randomness import Key, Purpose, Stream
 from tests.mechanisms.test_discrete_gaussian import keystream_of
 
 pytestmark = pytest.mark.skipif(choose_instruction_set() is None, reason="no compiled kernel")
+each_library = pytest.mark.parametrize("simd", list_runnable())
 STREAM = Key.from_seed(7).stream(Purpose.UPLOAD_NOISE, client=3)
 
 
+@each_library
 @pytest.mark.parametrize("digits", [1, 2, 5, 12])
 @pytest.mark.parametrize("trainings", [1, 3])
-def test_draws_are_those_of_numpy(digits, trainings) -> None:
-    found = draw_natively(STREAM, trainings, 1001, digits)
-    np.testing.assert_array_equal(found, draw_integers(STREAM, trainings, 1001, digits))
+@pytest.mark.parametrize("count", [1, 959, 960, 1001, 5000])
+def test_draws_are_those_of_numpy(monkeypatch, simd, digits, trainings, count) -> None:
+    monkeypatch.setenv("SORDINO_SIMD", simd)
+    found = draw_natively(STREAM, trainings, count, digits)
+    np.testing.assert_array_equal(found, draw_integers(STREAM, trainings, count, digits))
 
 
-def test_numbers_at_the_borders_of_digits_belong_where_the_table_says(monkeypatch) -> None:
+@each_library
+def test_numbers_at_the_borders_of_digits_belong_where_the_table_says(monkeypatch, simd) -> None:
     """Keystreams that meet entries of the table exactly, and miss them by one."""
+    monkeypatch.setenv("SORDINO_SIMD", simd)
     table = make_digit_table()
     numbers = [int(h) << 64 | int(low) for h, low in zip(table.high, table.low, strict=True)]
     near = {n + d for n in numbers for d in (-1, 0, 1)} | {0, 2**128 - 2, 2**128 - 1}

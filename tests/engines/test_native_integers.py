@@ -68,6 +68,23 @@ def test_what_a_client_adds_is_what_numpy_draws(monkeypatch, simd, bits, digits,
 
 
 @each_library
+@pytest.mark.parametrize("features", [239, 240, 319, 700])
+def test_long_updates_have_the_noise_of_numpy_in_every_piece(monkeypatch, simd, features) -> None:
+    """The kernel draws 960 coordinates at a time: with 4 (features + 1) fewer, as many, more, and several such."""
+    monkeypatch.setenv("SORDINO_SIMD", simd)
+    sums = SecureAggregation(threshold=4, colluders=1)
+    data = toy_dataset(features=features, classes=4)
+    noise = replace(INTEGERS, digits=5)
+    protocol = toy_protocol(noise=noise, local=STILL, channel=sums)
+    setup = prepare(protocol, data=data, model="logistic")
+    setup = replace(setup, training=77)
+    assert choose_output(setup) is Output.INTEGERS
+    for client in (0, 3):
+        expected = residues_of(draw_noise(setup, client, 2), setup.grid)
+        np.testing.assert_array_equal(upload_of(setup, client), expected)
+
+
+@each_library
 def test_updates_are_rounded_as_in_numpy(monkeypatch, simd) -> None:
     """Both engines compute in another order: an update may lie a step of the grid aside."""
     monkeypatch.setenv("SORDINO_SIMD", simd)

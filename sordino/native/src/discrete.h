@@ -107,6 +107,8 @@ class DiscreteDraws {
     if (count > 0) read(0, law.digits - 1, now->firsts, [] {});
     for (Index at = 0; at < count; at += PIECE) {
       const Index size = std::min(PIECE, count - at);
+      // After the last piece the first is read again, and not used.
+      const Index following = at + PIECE < count ? at + PIECE : 0;
       alignas(64) int16_t sum[PIECE];
       for (int64_t digit = law.digits - 1; digit >= 0; digit--) {
         find_places(*now);
@@ -119,9 +121,7 @@ class DiscreteDraws {
           magnitude += SIZE;
         };
         const bool last = digit == 0;
-        // After the last piece the first is read again, and not used.
-        const Index at_next = !last ? at : (at + PIECE < count ? at + PIECE : 0);
-        read(at_next, last ? law.digits - 1 : digit - 1, next->firsts, look_up);
+        read(last ? following : at, last ? law.digits - 1 : digit - 1, next->firsts, look_up);
         note_undecided(law, digit, at, size, *now);
         // Horner's rule, for as many digits as 16 bits hold.
         const bool begins = digit == law.digits - 1 || digit % JOINED == JOINED - 1;
@@ -226,14 +226,18 @@ class DiscreteDraws {
   // the same comparisons, whatever is searched for.
   static NOINLINE void count_reached(const Digits& law, const uint64_t* high, const uint64_t* low,
                                      int64_t* reached) {
-    for (Index n = 0; n < SIDE_BY_SIDE; n++) reached[n] = 0;
+    const uint64_t* last[SIDE_BY_SIDE];
+    for (Index n = 0; n < SIDE_BY_SIDE; n++) last[n] = law.high - 1;
     for (int64_t step = (int64_t)1 << (law.search_steps - 1); step > 0; step >>= 1) {
       UNROLL for (Index n = 0; n < SIDE_BY_SIDE; n++) {
-        // A mask, not a branch: what is drawn must not be seen in the time that it takes.
-        reached[n] += step & -(int64_t)(law.high[reached[n] + step - 1] <= high[n]);
+        // A choice between two addresses, which compilers make without a branch: what is drawn must
+        // not be seen in the time that it takes.
+        const uint64_t* farther = last[n] + step;
+        last[n] = *farther <= high[n] ? farther : last[n];
       }
     }
     for (Index n = 0; n < SIDE_BY_SIDE; n++) {
+      reached[n] = last[n] - law.high + 1;
       // Where upper halves are equal the lower ones decide: once in 2^50 searches.
       while (reached[n] > 0 && law.high[reached[n] - 1] == high[n] &&
              law.low[reached[n] - 1] > low[n]) {
