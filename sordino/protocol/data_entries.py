@@ -22,6 +22,7 @@ class Iid(Value):
 
     tag: ClassVar[str] = "iid"
     by_column: ClassVar[bool] = False
+    takes_sizes: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class Dirichlet(Value):
 
     tag: ClassVar[str] = "dirichlet"
     by_column: ClassVar[bool] = False
+    takes_sizes: ClassVar[bool] = False
     beta: float = entry(Number(above=0), "concentration of the label proportions")
 
 
@@ -53,6 +55,7 @@ class Shards(Value):
 
     tag: ClassVar[str] = "shards"
     by_column: ClassVar[bool] = False
+    takes_sizes: ClassVar[bool] = False
     # Few shards mean few labels at a client, as in the first papers on federated learning.
     per_client: int = entry(Integer(at_least=1), "shards that each client gets")
 
@@ -68,6 +71,7 @@ class ByColumn(Value):
 
     tag: ClassVar[str] = "by"
     by_column: ClassVar[bool] = True
+    takes_sizes: ClassVar[bool] = True
     column: str = entry(Text(), "column whose values are the clients")
 
 
@@ -181,7 +185,7 @@ class Data(Value):
             return
         if self.records is not None:
             raise InvalidValue("data.sizes", list(self.sizes), "no data.records together with it")
-        if type(self.partition) not in (Iid, ByColumn):
+        if not self.partition.takes_sizes:
             raise InvalidValue(
                 "data.sizes",
                 list(self.sizes),

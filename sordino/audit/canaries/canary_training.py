@@ -44,7 +44,7 @@ from sordino.models.task_losses import module_loss
 from sordino.privacy import sensitivity
 from sordino.privacy.bounds.question import has_own_noise
 from sordino.privacy.guarantee import Guarantee
-from sordino.protocol import FedAvg, FedProx, Scaffold, UserError, View
+from sordino.protocol import FedAvg, FedProx, LocalRule, Registry, Scaffold, UserError, View
 from sordino.randomness import Purpose
 
 OnRound = Callable[[int, int], None]  # rounds done, of how many
@@ -356,6 +356,12 @@ def estimate_with_clients(setup: Setup, view: View, options: CanaryOptions) -> C
     )
 
 
+# Whether clients send what their clipped steps add to the global model, as a canary client can.
+SENDS_UPDATES: Registry[bool] = Registry("upload of a canary client", "local rule", LocalRule)
+SENDS_UPDATES.register(FedAvg, FedProx, Scaffold)(True)
+SENDS_UPDATES.register_others(False)
+
+
 def find_direction_rule(setup: Setup, view: View) -> FedAvg:
     """Returns the local rule, if canary clients can send directions under it.
 
@@ -371,7 +377,7 @@ def find_direction_rule(setup: Setup, view: View) -> FedAvg:
         raise UserError(
             f"view {view}: canary clients are searched for in global models. Use rounds or final."
         )
-    if type(rule) not in (FedAvg, FedProx, Scaffold):
+    if not SENDS_UPDATES.of(rule):
         raise UserError(
             f"local.rule = {rule.tag!r}: canary clients send a clipped direction from the global "
             "model, as fedavg, fedprox and scaffold do."
