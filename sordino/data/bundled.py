@@ -56,7 +56,7 @@ def read_breast_cancer() -> Bundled:
 
 
 def find_bundled_file(name: str) -> Path | None:
-    """Returns where scikit-learn has a file, without importing it.
+    """Returns the path of a file that comes with scikit-learn, without importing scikit-learn.
 
     Args:
         name: Name of the file.

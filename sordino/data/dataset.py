@@ -283,7 +283,9 @@ def split(records: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def published_split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the same for a published set, each label in proportion.
+    """Returns the places of the training and the test records of a published set, by label.
+
+    Each label is split 80 to 20.
 
     The labels are those of a set that everyone can look up, so these places are constants of the
     set. For a user's records, `split` looks at nothing but places.

@@ -97,11 +97,11 @@ def make_image_set(
 
     Args:
         name: What it is called in reports.
-        train: Images and labels of the training part.
-        test: The same of the test part.
+        train: The images and labels of the training part.
+        test: The images and labels of the test part.
         classes: The names of the classes.
-        scaling: Scaling from bytes to a model's inputs.
-        whose: Whose records the test part holds.
+        scaling: The scaling from bytes to a model's inputs.
+        whose: Whose records the test part holds, a key of `TEST_PARTS`.
     """
     x_train, y_train = train
     x_test, y_test = test

@@ -37,7 +37,7 @@ class Records:
     Attributes:
         x: The inputs, one record a row.
         y: Labels, or targets.
-        columns: What a partition may go by, one value for each record.
+        columns: The columns that a partition may use, one value for each record.
     """
 
     x: np.ndarray
@@ -48,7 +48,7 @@ class Records:
         """Returns some of the records.
 
         Args:
-            rows: Which.
+            rows: Their places, or a boolean for each record.
         """
         columns = {name: values[rows] for name, values in self.columns.items()}
         return Records(x=self.x[rows], y=self.y[rows], columns=columns)
@@ -86,7 +86,7 @@ def build_from_arrays(
 
     Args:
         path: Where they are from, for the data set's name and for messages.
-        arrays: By name.
+        arrays: The arrays by name.
         classes: How many classes there are, or their names; None where an array lists them.
         hold_out: Whether a fifth is held out where there is no test part.
 
@@ -265,7 +265,7 @@ def assemble_dataset(
 
 
 def _refuse_other_lengths(path: Path, arrays: Mapping[str, np.ndarray], records: int) -> None:
-    """Refuses arrays that have not one value for each record."""
+    """Refuses arrays that do not have one value for each record."""
     for name, values in arrays.items():
         if len(values) != records:
             called = name if name == "x" else f"column {name}"

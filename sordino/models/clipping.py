@@ -69,10 +69,10 @@ def check_example_count(count: int, most: int) -> None:
 
     Args:
         count: The examples of the batch.
-        most: For how many the way in which they are added up is proved to be precise.
+        most: The largest number for which the sum is proved to be precise.
 
     Raises:
-        UserError: There are more.
+        UserError: There are more examples.
     """
     if count > most:
         raise UserError(

@@ -1,8 +1,8 @@
 """Dropout whose masks have addresses: the same in every engine, whatever else is drawn.
 
-Of a step every record has a row of words of 32 bits, in which every dropout of the network has its
-place. A value is dropped if its word is below 2^32 times the rate. A dropout that runs more than
-once in a pass, and one without words, draws as torch does.
+In a step every record has a row of 32-bit words, of which every dropout of the network reads its
+own part. A value is dropped if its word is below 2^32 times the rate. A dropout that runs more than
+once in a pass, or that has no words, draws as torch does.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ WORDS = 1 << 32
 
 
 class DropoutMasks:
-    """What the dropouts of a network share: the words of the step that is under way.
+    """The words of the present step, which the dropouts of a network share.
 
     Attributes:
-        rows: The words, a record a row; None where there are none.
+        rows: The words, one record a row; None where there are none.
         length: The length of a row; None before it has been found.
     """
 
@@ -32,20 +32,20 @@ class DropoutMasks:
         self.length: int | None = None
 
     def give_words(self, words: np.ndarray, device: torch.device) -> None:
-        """Takes over the words of a step.
+        """Sets the words of a step.
 
         Args:
-            words: As uint32, a record a row.
-            device: Where the network computes.
+            words: The words as uint32, one record a row.
+            device: The device on which the network computes.
         """
         self.rows = torch.from_numpy(words.astype(np.int64)).to(device)
 
     @contextmanager
     def of_records(self, chosen: slice) -> Iterator[None]:
-        """Leaves the words of some of the records alone, for a pass with these.
+        """Keeps the words of some of the records only, while these pass through the network.
 
         Args:
-            chosen: Which records pass.
+            chosen: The places of these records.
         """
         whole = self.rows
         if whole is not None:
@@ -57,11 +57,11 @@ class DropoutMasks:
 
 
 class KeyedDropout(nn.Dropout):
-    """Dropout by words that it is given.
+    """Dropout whose mask is made of given words.
 
     Args:
         rate: The probability that a value is dropped.
-        masks: Where the words are found.
+        masks: The words, shared with the network's other dropouts.
     """
 
     def __init__(self, rate: float, masks: DropoutMasks) -> None:
@@ -73,7 +73,7 @@ class KeyedDropout(nn.Dropout):
         """Returns the values, some of them set to zero and the others scaled up.
 
         Args:
-            values: A record a row.
+            values: The values, one record a row.
         """
         rows = self.masks.rows
         if not self.training or rows is None or self.first is None:
@@ -96,13 +96,15 @@ def find_threshold(rate: float) -> int:
 
 
 def find_scale(rate: float) -> float:
-    """Returns what values are multiplied by that are kept, as a number of float32.
+    """Returns the factor by which kept values are multiplied, as a number of float32.
 
     Args:
         rate: The probability that a value is dropped.
     """
     # With a rate of 1 nothing is kept.
-    return float(np.float32(1 / (1 - rate))) if rate < 1 else 0.0
+    if rate >= 1:
+        return 0.0
+    return float(np.float32(1 / (1 - rate)))
 
 
 def has_dropout(net: nn.Module) -> bool:
@@ -115,13 +117,13 @@ def has_dropout(net: nn.Module) -> bool:
 
 
 def key_dropouts(net: nn.Module) -> DropoutMasks | None:
-    """Replaces the dropouts of a network by some with addresses.
+    """Replaces the dropouts of a network by dropouts whose masks have addresses.
 
     Args:
         net: The network, which is changed.
 
     Returns:
-        What they share; None where the network drops nothing.
+        The words that they share; None where the network drops nothing.
     """
     if not has_dropout(net):
         return None
@@ -150,7 +152,7 @@ def place_dropouts(net: nn.Module, example: Tensor) -> int:
     """Gives every dropout its place in a row of words, in the order in which they run.
 
     Args:
-        net: The network.
+        net: The network, whose dropouts have been replaced by `key_dropouts`.
         example: A batch of one record.
 
     Returns:

@@ -187,10 +187,7 @@ def choose_arguments(
 
 @contextlib.contextmanager
 def import_from_here() -> Iterator[None]:
-    """Lets modules be imported from the current directory until the end of the block.
-
-    As `python -m` does.
-    """
+    """Lets modules be imported from the current directory within the block, as `python -m` does."""
     here = os.getcwd()
     sys.path.insert(0, here)
     # The file may have been written a moment ago.

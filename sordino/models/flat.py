@@ -28,12 +28,12 @@ class FlatModel:
 
     Args:
         module: The network, whose parameters become one vector.
-        device: Where the copy computes.
+        device: The device on which the copy computes.
 
     Attributes:
         weights: The trained parameters as one vector.
-        gradients: Where `loss_gradient` leaves their gradient.
-        masks: What its dropouts drop; None where it has none.
+        gradients: Their gradient, as `loss_gradient` left it.
+        masks: The words that decide what its dropouts drop; None where it has no dropouts.
         layout: The name and shape of every trained parameter, in the order of the vector.
 
     Example:

@@ -62,8 +62,8 @@ def apply_features(dataset: Dataset, features: str | None) -> Dataset:
     """Returns a data set whose records are the features of the given ones.
 
     Args:
-        dataset: The records as they are.
-        features: As `data.features` names them; None for none.
+        dataset: The records.
+        features: The transform, as `data.features` names it; None for no transform.
 
     Returns:
         The data set with float32 features; without `features`, the same one.
