@@ -151,7 +151,6 @@ class Coordinator:
         ]
         self.copies: defaultdict[int, list[bytes]] = defaultdict(list)
         self.answered: defaultdict[str, int] = defaultdict(int)
-        self.opened: set[Label] = set()
         self.group = list(EVERYONE)
 
     def send(self, client: int, message: Message) -> Any:
@@ -252,6 +251,8 @@ class Coordinator:
             attempt=next(self.numbers),
             arrays={MODEL: model.astype("float32")},
         )
+        # Each computation has other noise: two vectors under the same masks would differ.
+        self.summing.vectors[client] = self.summing.vectors[client] + 1
         content = self.send(client, request_message(request, node=1000 + client, ttl=60))
         if content is None:
             return
@@ -315,7 +316,6 @@ class Coordinator:
             sums = find_open_sums(vectors, self.is_open)
             assert len(sums) <= 1
             assert all(size >= THRESHOLD for size in sums)
-            self.opened.update([label] * len(sums))
         for client in EVERYONE:
             sent = sum(len(self.known.vectors[client, label]) for label in self.labels)
             assert len(self.summing.store(client).rounds_paid) >= sent
@@ -338,7 +338,6 @@ def test_no_order_of_requests_and_crashes_shows_one_vector(tmp_path, monkeypatch
             coordinator.play_label(label)
         for kind, count in coordinator.answered.items():
             totals[kind] += count
-        totals["opened"] += len(coordinator.opened)
     # Else nothing was tried: what is asked for is mostly refused.
     assert totals["vector"] > 20
     assert totals["UnmaskReply"] > 5
