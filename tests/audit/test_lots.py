@@ -116,7 +116,7 @@ def test_a_canary_is_compared_with_the_bound_for_lots_that_are_seen(view: str) -
 def test_a_true_bound_is_not_refuted_by_a_canary_whose_lots_are_known(tmp_path: Path) -> None:
     found = played(AMONG_DIGITS, tmp_path, "server", canary="crafted", trainings=300)
     assert found.given == "the records of every batch"
-    assert found.mu_lower > 1.5
+    assert 0.7 < found.attained < 1
     assert not found.contradicted
 
 
