@@ -153,6 +153,33 @@ def test_who_fell_silent_hides_nobody() -> None:
     assert found == pytest.approx(certify(protocol, "server").epsilon(1e-5), rel=5e-3)
 
 
+@pytest.mark.parametrize(("sampling", "adjacency"), KINDS)
+def test_batches_that_adversaries_know_hide_nothing_under_the_others_noise(
+    sampling, adjacency
+) -> None:
+    rule = replace(RULE, sampling=sampling, minibatches="public")
+    protocol = plan(local=rule, privacy=Privacy(adjacency=adjacency))
+    seen = RoundCharged(round=0, clients=tuple(range(15)))
+    one = certify_clients(replace(protocol, rounds=1), [seen], "rounds")[0].curve
+    moved = 2.0 if adjacency == "replace-one" and sampling == "poisson" else 1.0
+    for curve, mu, rounds in (
+        (certify(protocol, "rounds").curve, moved / 4, 20),
+        (certify(protocol, "coalition:7").curve, moved / 3, 20),
+        (certify(protocol, "strong").curve, moved, 20),
+        (one, moved / math.sqrt(15), 1),
+    ):
+        # Who knows the batches knows the number of those that hold the record.
+        held = np.arange(1, rounds + 1)
+        mus = mu * np.sqrt(held)
+        for epsilon in (0.1, 1.0, 3.0):
+            given = stats.norm.cdf(mus / 2 - epsilon / mus)
+            given -= math.exp(epsilon) * stats.norm.cdf(-mus / 2 - epsilon / mus)
+            exact = float(stats.binom.pmf(held, rounds, 0.1) @ given)
+            assert exact * (1 - 1e-9) <= curve.delta(epsilon) <= exact * 1.01 + 1e-12
+    server = certify(protocol, "server").epsilon(1e-5)
+    assert certify(protocol, "strong").epsilon(1e-5) == pytest.approx(server, rel=2e-3)
+
+
 @pytest.mark.slow
 def test_the_audit_of_means_does_not_pass_the_bound_and_comes_close(tmp_path) -> None:
     protocol = plan(
@@ -185,6 +212,20 @@ def test_two_sided_and_fixed_batches_agree_on_a_certain_batch() -> None:
     assert both == pytest.approx(
         subsampling.find_sampled_deltas(epsilons, mu=1.0, rate=1.0), rel=1e-9
     )
+
+
+@pytest.mark.parametrize(("sampling", "adjacency"), KINDS)
+@pytest.mark.parametrize("view", ["server", "rounds"])
+def test_an_event_does_not_count_a_draw_that_adversaries_know(sampling, adjacency, view) -> None:
+    import dp_accounting
+
+    rule = replace(RULE, sampling=sampling, minibatches="public")
+    protocol = plan(local=rule, privacy=Privacy(adjacency=adjacency))
+    # Of a release that moves by 1 / multiplier, whatever the neighbours are called.
+    accountant = dp_accounting.pld.PLDAccountant()
+    accountant.compose(protocol.to_dp_event(view))
+    certain = certify(replace(protocol, data=None), view).epsilon(1e-5)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(certain, rel=2e-3)
 
 
 def test_dp_accounting_agrees_on_the_event() -> None:

@@ -97,6 +97,22 @@ def test_who_sees_models_learns_no_more_than_the_server_with_as_many_helpers(
     assert certify(protocol, view).epsilon(1e-5) <= certify(protocol, helped).epsilon(1e-5) + 1e-9
 
 
+def test_a_coalition_as_large_as_the_threshold_leaves_a_client_its_own_noise() -> None:
+    protocol = plan(
+        2,
+        0,
+        clients=4,
+        rounds=2,
+        noise=Gaussian(sigma=1.0),
+        participation=FixedSize(size=3),
+        aggregation=Mean(weights="records"),
+        data=Data(name="digits", sizes=(10, 20, 30, 40)),
+    )
+    found = {k: certify(protocol, f"coalition:{k}").epsilon(1e-5) for k in (1, 2, 3)}
+    assert found[1] == found[2] == found[3] == certify(protocol, "strong").epsilon(1e-5)
+    assert math.isfinite(found[1])
+
+
 def test_a_server_with_more_helpers_than_are_counted_on_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"server:4.*at most server:3.*colluders = 3"):
         certify(plan(), "server:4")

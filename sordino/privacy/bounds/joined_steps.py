@@ -2,7 +2,8 @@
 
 With K = 1 and plain steps an upload is the global model minus eta / B times the client's noisy
 sum, so the mean of equal shares holds the sum of all noisy sums and nothing else of the clients:
-mu / sqrt(n) among n honest participants. A batch that hides the record does so under that noise.
+mu / sqrt(n) among n honest participants. A batch that hides the record does so under that noise; of
+batches that adversaries know, a round is a mixture over whether one holds it (docs/theory.md#a11).
 With more steps, an optimizer that keeps moments, or models that clients keep, a mean is no
 function of that sum.
 """
@@ -28,6 +29,8 @@ from sordino.protocol import Protocol
 GROUPS = 32  # numbers of honest participants that are kept apart
 # The method of bounds that count on nobody seeing which records a batch or a lot holds.
 HIDDEN_DRAW = "subsampled joined steps"
+# The method of those that hold for adversaries who see it, too.
+SEEN_DRAW = "known batches"
 
 
 def adds_up(protocol: Protocol) -> bool:
@@ -68,7 +71,8 @@ def bound_joined_steps(
         "With one plain step a round, a mean holds the sum of all noisy sums: the honest "
         "participants' noise adds up (docs/theory.md#a16)."
     )
-    step = JoinedStep(mu=mu, rate=rate, draw=draw, strongest=strongest)
+    secret = question.protocol.release.secret_batches
+    step = JoinedStep(mu=mu, rate=rate, draw=draw, strongest=strongest, secret=secret)
     yield from bound_cohort(question, step, honest_participants(question), (priced.sentence, how))
 
 
@@ -81,12 +85,14 @@ class JoinedStep:
         rate: Probability that a batch holds the unit.
         draw: How batches are drawn and what neighbours are.
         strongest: Largest mu for which batches are counted as hiding.
+        secret: Whether nobody but the client knows which records its batch holds.
     """
 
     mu: float
     rate: float
     draw: str
     strongest: float
+    secret: bool = True
 
 
 def bound_cohort(
@@ -110,6 +116,15 @@ def bound_cohort(
     else:
         plain = rounds_curve(np.array([[mu]]), np.array([rounds]), sigma=1.0, cohort=cohort)
     yield Bound(curve=plain, method="joined noise", lines=lines)
+    if not step.secret:
+        if step.rate < 1:
+            held = (
+                f"A batch holds the unit with probability q = {step.rate:.6g}, which may be seen: "
+                "a mixture over whether it does (docs/theory.md#a11)."
+            )
+            curve = mix_seen_rounds(np.array([mu]), np.array([rounds]), step.rate, cohort)
+            yield Bound(curve=curve, method=SEEN_DRAW, lines=(*lines, held))
+        return
     # The fewest honest clients make the largest mu, which decides whether a grid is affordable.
     if step.rate < 1 and mu / math.sqrt(min(cohort.counts)) <= step.strongest:
         planned = max(question.protocol.rounds, rounds)
@@ -160,6 +175,18 @@ def group_cohort(cohort: Cohort) -> Cohort:
         counts=tuple(float(counts[place == one].min()) for one in kept),
         masses=tuple(float(masses[place == one].sum()) for one in kept),
     )
+
+
+def mix_seen_rounds(mus: np.ndarray, counts: np.ndarray, rate: float, cohort: Cohort) -> Curve:
+    """Returns rounds of which an adversary may know whether their batch holds the unit.
+
+    Args:
+        mus: Mus of the rounds' steps, under the client's own noise.
+        counts: How often each round occurs.
+        rate: Probability that a batch holds the unit.
+        cohort: The honest participants.
+    """
+    return rounds_curve(mus[:, None], counts, sigma=1.0, cohort=cohort, use=np.array([rate]))
 
 
 @lru_cache(maxsize=4)  # views ask for the same curve; curves are large
@@ -254,6 +281,9 @@ def compose_known_joins(question: Question, mu: float, rate: float, draw: str) -
     present = question.present or ()
     # Against all others together, a client still has its own noise.
     honest = [float(max(1, number - question.colluders)) for number in present]
+    if not question.protocol.release.secret_batches and rate < 1:
+        numbers, counts = np.unique(honest, return_counts=True)
+        return mix_seen_rounds(mu / np.sqrt(numbers), counts, rate, Cohort.everyone(clients=1))
     return compose_known_shares(honest, mu, rate, draw, question.protocol.rounds)
 
 

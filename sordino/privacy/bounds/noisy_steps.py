@@ -373,7 +373,8 @@ def make_round(
 def export_step_event(question: Question) -> Any:
     """Returns the steps as an event of dp_accounting.
 
-    The noise multiplier is in the unit that dp_accounting wants, that of the adjacency.
+    The noise multiplier is in the unit that dp_accounting wants, that of the adjacency. Of batches
+    that adversaries know there is no event; the one without the draw holds then.
 
     Args:
         question: The protocol that is priced, against which view and for which unit.
@@ -395,6 +396,8 @@ def export_step_event(question: Question) -> Any:
     # dp_accounting's REPLACE_ONE counts Poisson batches in units of the radius, of which a replaced
     # record moves by two.
     twofold = release.varying_batches and protocol.adjacency == "replace-one"
+    # Without a draw it is a release that moves by 1 / multiplier, as of uploads.
+    twofold = twofold and release.secret_batches
     alone = not adds_up(protocol) or find_priced_view(question).view.is_server
     honest = 1.0
     if not alone:
@@ -403,7 +406,9 @@ def export_step_event(question: Question) -> Any:
     if twofold:
         multiplier = 2 * multiplier
     noise = dp_accounting.GaussianDpEvent(noise_multiplier=multiplier)
-    if release.varying_batches:
+    if not release.secret_batches:
+        step = noise
+    elif release.varying_batches:
         step = dp_accounting.PoissonSampledDpEvent(price.rate, noise)
     else:
         step = dp_accounting.SampledWithoutReplacementDpEvent(

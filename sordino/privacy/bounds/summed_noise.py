@@ -31,7 +31,8 @@ def count_planned_honest(question: Question, view: View) -> int:
     secure_sum = find_secure_sum(question)
     # A server may leave out all clients but the fewest that open a sum.
     if secure_sum is not None and view.is_server:
-        return secure_sum.threshold - view.colluders
+        # Where this bound is taken for a larger coalition, the attacked client's own noise is left.
+        return max(1, secure_sum.threshold - view.colluders)
     # Adversaries that do not run the server cannot leave clients out of a sum.
     return question.protocol.clients - view.colluders
 
