@@ -60,6 +60,7 @@ class Dataset:
         scale: float32, broadcast against one record.
         shift: float32, broadcast against one record.
         columns: Values of every training record that a partition may use, such as a hospital.
+        blanks: For columns that lack a value somewhere, where the first gap is, as "line 7".
         inputs: Name of every input in order, where records are rows of a table.
         test: Whose records the test part holds: "public" (published with the training records),
             "brought" (with the data, by their owner), "held-out" (a fifth of the records
@@ -87,6 +88,7 @@ class Dataset:
     scale: np.ndarray = field(default_factory=lambda: np.ones((), dtype=np.float32))
     shift: np.ndarray = field(default_factory=lambda: np.zeros((), dtype=np.float32))
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    blanks: Mapping[str, str] = field(default_factory=dict)
     inputs: tuple[str, ...] | None = None
     test: str = "brought"
 

@@ -122,7 +122,18 @@ def _build_dataset(
     train, test = _divide(table, columns, records)
     # A table is scaled by its description alone: see `data.dataset`.
     dataset = assemble_dataset(path, train, test, names, UNSCALED, hold_out=hold_out)
-    return replace(dataset, inputs=tuple(inputs))
+    return replace(dataset, inputs=tuple(inputs), blanks=_find_blanks(table, groups))
+
+
+def _find_blanks(table: TextTable, groups: Sequence[str]) -> dict[str, str]:
+    """Returns the place of the first missing value of each column that has one."""
+    # They are refused only by a partition that goes by the column: notes may well have gaps.
+    blanks = {}
+    for name in groups:
+        values = table.columns[name]
+        if "" in values:
+            blanks[name] = table.places[values.index("")]
+    return blanks
 
 
 def _refuse_missing_answer(table: TextTable) -> None:

@@ -188,6 +188,7 @@ def _deal_by_column(
             "In a .csv only columns of words are to go by, as numbers are inputs: write 3 as h3.",
         )
     values, owners = np.unique(dataset.columns[column], return_inverse=True)
+    refuse_blank_owner(dataset.name, column, values, dataset.blanks.get(column))
     if len(values) != clients:
         allowed = f"{len(values)}, one for each value of {column!r} in {dataset.name}"
         raise InvalidValue("federation.clients", clients, allowed)
@@ -195,6 +196,29 @@ def _deal_by_column(
     # Nothing is drawn here, so the sizes are the data's and not the protocol's to choose.
     _refuse_other_sizes(parts, data)
     return parts
+
+
+def refuse_blank_owner(source: str, column: str, values: np.ndarray, place: str | None) -> None:
+    """Refuses a column that does not say of every record whose it is.
+
+    Without this, all records without an owner would become one client without a name.
+
+    Args:
+        source: The name of the data, for the message.
+        column: The column that assigns records to clients.
+        values: The values that occur in it.
+        place: Where the first gap is, as "line 7"; None where the data have no lines.
+
+    Raises:
+        UserError: A value is blank.
+    """
+    if not any(str(value).strip() == "" for value in values.tolist()):
+        return
+    where = "in some records" if place is None else f"in {place}"
+    raise UserError(
+        f"{source}: {column} is missing {where}, so nothing says which client has the record. "
+        "Fill it in, or remove the record."
+    )
 
 
 def _refuse_other_sizes(parts: Parts, data: Data) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sordino.data.dataset import split
+from sordino.data.partition import refuse_blank_owner
 from sordino.data.table_files import FILE_COLUMN, TextTable, read_text_table, require_table
 from sordino.data.table_proposal import Proposal, propose_description, write_proposal
 from sordino.privacy.calibrate import calibrate
@@ -186,5 +187,9 @@ def _count_training_records(
             )
         return (len(rows) // SHARED_AMONG,) * SHARED_AMONG
     # Clients are numbered in the order of their names, as the partition does.
-    _, counts = np.unique(np.array(table.take_column(owners))[rows], return_counts=True)
+    assigned = table.take_column(owners)
+    values, counts = np.unique(np.array(assigned)[rows], return_counts=True)
+    if "" in values:
+        place = table.places[assigned.index("")]
+        refuse_blank_owner(table.source, owners, values, place)
     return tuple(int(count) for count in counts)

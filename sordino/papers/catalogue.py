@@ -57,7 +57,7 @@ def find(name: str) -> PublishedClaim:
     claim = _CLAIMS_BY_NAME.get(name)
     if claim is None:
         raise UserError(
-            f"no claim {name!r};{suggest_names(name, _CLAIMS_BY_NAME)} "
+            f"no claim {name!r}{suggest_names(name, _CLAIMS_BY_NAME)} "
             "`sordino papers list` shows all."
         )
     return claim

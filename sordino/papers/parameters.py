@@ -174,7 +174,7 @@ did you mean rounds? It has: rounds.
     for name in overrides:
         if name not in defaults:
             raise UserError(
-                f"{claim} has no parameter {name!r};{suggest_names(name, defaults)} "
+                f"{claim} has no parameter {name!r}{suggest_names(name, defaults)} "
                 f"It has: {', '.join(defaults)}."
             )
     return {name: check_parameter(name, value) for name, value in {**defaults, **overrides}.items()}
@@ -232,20 +232,21 @@ def drawn_share(batch: int, records: int) -> float:
 
 
 def suggest_names(name: str, known: Mapping[str, object]) -> str:
-    """Returns a question that offers the known names nearest to a mistyped one.
+    """Returns the end of a sentence about a mistyped name, which offers the nearest known names.
 
     Args:
         name: The mistyped name.
         known: All names.
 
     Returns:
-        The names that contain it, or else those closest to it; empty if there are none.
+        A question with the names that contain it, or else those closest to it; a full stop if
+        there are none.
 
     Example:
         >>> suggest_names("sigm", {"sigma": 1, "rounds": 2})
-        ' did you mean sigma?'
+        '; did you mean sigma?'
         >>> suggest_names("runds", {"sigma": 1, "rounds": 2}), suggest_names("x", {"sigma": 1})
-        (' did you mean rounds?', '')
+        ('; did you mean rounds?', '.')
     """
     suggested = []
     if len(name) > 1:
@@ -253,5 +254,5 @@ def suggest_names(name: str, known: Mapping[str, object]) -> str:
     if not suggested:
         suggested = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if not suggested:
-        return ""
-    return f" did you mean {' or '.join(suggested)}?"
+        return "."
+    return f"; did you mean {' or '.join(suggested)}?"

@@ -95,7 +95,24 @@ def describe_protocol(protocol: Protocol) -> str:
     rule = RULE_NAMES.of(protocol.local) or protocol.local.tag
     if not protocol.server.plain:
         rule += f" with {protocol.server.tag} at the server"
-    return f"{model} on {data}, {protocol.clients:,} clients, {protocol.rounds:,} rounds of {rule}"
+    clients = count_things(protocol.clients, "client")
+    rounds = count_things(protocol.rounds, "round")
+    return f"{model} on {data}, {clients}, {rounds} of {rule}"
+
+
+def count_things(number: int, noun: str) -> str:
+    """Returns a number with its noun, in the plural where it needs one.
+
+    Args:
+        number: How many there are.
+        noun: What they are, in the singular, with a plural in s.
+
+    Example:
+        >>> count_things(1, "round"), count_things(1200, "round")
+        ('1 round', '1,200 rounds')
+    """
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def describe_noise(protocol: Protocol) -> str:

@@ -193,6 +193,17 @@ def test_a_column_of_numbers_is_no_column_to_go_by_and_the_rule_is_said(tmp_path
     assert [len(part) for part in partition(words, by, 2, Key.from_seed(0))] == [8, 8]
 
 
+def test_a_record_without_an_owner_is_refused_with_its_line(tmp_path: Path) -> None:
+    lines = [f"{k},h{k % 2},{k % 2}" for k in range(20)]
+    lines[4] = "4, ,0"
+    gaps = load_dataset(write(tmp_path, "x,hospital,label", *lines), classes=2)
+    by = Data(name="t", partition=ByColumn(column="hospital"))
+    with pytest.raises(UserError, match="t: hospital is missing in line 6, so nothing says which"):
+        partition(gaps, by, 3, Key.from_seed(0))
+    # A partition that does not go by the column needs no value in it.
+    assert len(partition(gaps, Data(name="t"), 3, Key.from_seed(0))) == 3
+
+
 def test_a_table_with_targets(tmp_path: Path) -> None:
     line = load_dataset(write(tmp_path, "x,target", *(f"{k},{2 * k}" for k in range(10))))
     assert (line.classes, line.outputs, len(line.x_test)) == (None, 1, 2)

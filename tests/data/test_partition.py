@@ -189,6 +189,13 @@ FARMS = labelled(np.zeros(5), 2, {"farm": np.array(["a", "b", "a", "b", "a"])})
             "federation.clients = 3: expected 4, one for",
         ),
         (
+            labelled(np.zeros(4), 2, {"farm": np.array(["a", "", "b", "a"])}),
+            ByColumn(column="farm"),
+            3,
+            None,
+            "made: farm is missing in some records, so nothing says which client has",
+        ),
+        (
             FARMS,
             ByColumn(column="farm"),
             2,

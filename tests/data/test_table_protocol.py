@@ -154,3 +154,14 @@ def test_five_hospitals_reach_a_report_from_raw_tables(capfd) -> None:
     assert json.loads(capfd.readouterr().out)["accuracy"] > 0.81
     assert run(["report", "r"]) == 0
     assert "hospitals" in Path("r/report.html").read_text()
+
+
+def test_a_table_with_a_record_of_no_client_is_refused_with_its_line(capfd) -> None:
+    lines = write(Path("all.csv"), 100).read_text().splitlines()
+    lines[5] = lines[5].replace(",A,", ",,")
+    Path("all.csv").write_text("\n".join(lines))
+    asked = ("--data", "all.csv", "--sample", "sample.csv", "--group", "city", "--epsilon", "2")
+    code, out = said(capfd, *asked)
+    assert code == 2
+    assert "city is missing in line 6" in out
+    assert not Path("f.toml").exists()

@@ -180,6 +180,7 @@ def test_an_unknown_claim_is_refused_with_the_nearest_names(name, message) -> No
     ("name", "overrides", "message"),
     [
         ("convergent/theorem-3a", {"round": 3}, "has no parameter 'round'; did you mean rounds?"),
+        ("convergent/theorem-3a", {"foo": 3}, "has no parameter 'foo'. It has: "),
         ("convergent/theorem-3a", {"rounds": 2.5}, "rounds = 2.5: expected a whole number"),
         ("convergent/theorem-3a", {"rounds": True}, "rounds = True"),
         ("convergent/theorem-3a", {"sigma": 0}, "sigma = 0: expected a number above 0."),

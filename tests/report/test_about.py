@@ -11,6 +11,7 @@ from sordino.protocol import InvalidValue, UserError
 from sordino.report.about import About, keep_about, read_about
 from sordino.report.deployments import DEPLOYMENTS
 from sordino.report.page import list_derivations
+from sordino.report.phrasing import describe_protocol
 from sordino.report.run_summary import summarize_run
 
 
@@ -74,3 +75,16 @@ def test_every_derivation_stands_once_and_every_view_has_one(run) -> None:
 def test_deployments_have_sources() -> None:
     assert all(one.source.startswith("https://") for one in DEPLOYMENTS)
     assert {one.trusted for one in DEPLOYMENTS} == {"local", "central"}
+
+
+@pytest.mark.parametrize(
+    ("clients", "rounds", "counted"),
+    [
+        (1, 1, "1 client, 1 round of Noisy-FedAvg"),
+        (1200, 2, "1,200 clients, 2 rounds of Noisy-FedAvg"),
+    ],
+)
+def test_a_single_round_is_described_in_the_singular(clients, rounds, counted) -> None:
+    rule = FedAvg(steps=1, batch=4, clip=1.0, schedule=Constant(rate=0.1))
+    plan = Protocol(seed=1, clients=clients, rounds=rounds, local=rule, noise=Gaussian(sigma=0.2))
+    assert describe_protocol(plan) == f"? on ?, {counted}"
