@@ -46,7 +46,7 @@ from sordino.models import FlatModel
 from sordino.protocol import NoPersonalization, Personalization
 
 KINDS: dict[str, Personalization] = {
-    "own models": Interpolate(alpha=0.1),
+    "personal models": Interpolate(alpha=0.1),
     "global only": NoPersonalization(),
 }
 
@@ -173,14 +173,14 @@ def main() -> None:
         options.out = options.out.with_suffix(".quick.json")
     started = time.perf_counter()
     found = {name: trace_accuracies(name, options) for name in KINDS}
-    protocol = make_federation(KINDS["own models"], options)
+    protocol = make_federation(KINDS["personal models"], options)
     print_header(
-        "round", "epsilon at 1e-5, strong", "own models", "their global model", "global only"
+        "round", "epsilon at 1e-5, strong", "personal models", "their global model", "global only"
     )
-    for at, t in enumerate(found["own models"]["round"]):
+    for at, t in enumerate(found["personal models"]["round"]):
         spent = certify(protocol, "strong", rounds=range(int(t))).epsilon(1e-5)
-        own = found["own models"]["own"][at]
-        mean = found["own models"]["global"][at]
+        own = found["personal models"]["own"][at]
+        mean = found["personal models"]["global"][at]
         alone = found["global only"]["global"][at]
         print_row(t, f"{spent:.2f}", f"{own:.1%}", f"{mean:.1%}", f"{alone:.1%}")
     print(f"{time.perf_counter() - started:.0f} seconds")

@@ -1,7 +1,7 @@
 """Remakes Tables 1 to 3 and Figures 1, 2, 3, 5 and 6 of PriFedSync at the paper's federations.
 
 100 clients keep models and are helped by 0.9 own + 0.1 global model; noisy Adam with K steps on B
-distinct records. A training counts rounds until clients' own models have 90 % (CIFAR-10: 52 %) on
+distinct records. A training counts rounds until clients' personal models have 90 % (CIFAR-10: 52 %) on
 average, each on 200 test records with its client's labels. LeNet-5 takes the place of the paper's
 networks unless --paper-networks is given. Finished cells are lines of experiments/prifedsync.csv
 and are not trained again, so the command may be stopped at any time and given again:

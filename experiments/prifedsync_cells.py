@@ -18,7 +18,7 @@ from sordino.federation.setup import Setup, prepare
 from sordino.papers.prifedsync_tables import PRINTED, PrintedRow
 from sordino.protocol import Decay, Dirichlet, Schedule, Shards
 
-# Mean accuracies of own models at which the paper counts rounds.
+# Mean accuracies of personal models at which the paper counts rounds.
 TARGETS = {"mnist": 0.90, "cifar10": 0.52}
 # The rate that the paper states, and the one by which LeNet-5 reaches 90 % within its rounds.
 RATES = {
@@ -104,7 +104,7 @@ class Trace:
 
     Attributes:
         rounds: After which the models were scored.
-        own: Mean accuracy of clients' own models.
+        own: Mean accuracy of clients' personal models.
         worst: The lowest of them.
         shared: Mean accuracy of the global model on the same records.
         seconds: Of processor time.
@@ -118,13 +118,13 @@ class Trace:
 
 
 def trace_cell(cell: Cell, every: int) -> Trace:
-    """Trains a cell, until its own models reach the target where it is private.
+    """Trains a cell, until its personal models reach the target where it is private.
 
     Args:
         cell: The cell.
         every: Rounds between two scores.
     """
-    # Not `train`: a training ends here when its own models are good enough.
+    # Not `train`: a training ends here when its personal models are good enough.
     began = time.process_time()
     setup: Setup = prepare(make_protocol(cell))
     scorer = OwnModelScorer(setup)
@@ -226,7 +226,7 @@ def read_key(cell: Cell) -> tuple[str, ...]:
 
 
 def find_reached(rounds: Sequence[int], own: Sequence[float], target: float) -> int | None:
-    """Returns the first scored round in which own models reached a target, or None.
+    """Returns the first scored round in which personal models reached a target, or None.
 
     Args:
         rounds: After which they were scored.

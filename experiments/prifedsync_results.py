@@ -99,10 +99,10 @@ def print_tables(rows: Sequence[Row]) -> None:
             if not lines:
                 continue
             target = TARGETS["cifar10" if table == 3 else "mnist"]
-            print(f"\nTable {table}, {model}, rounds until own models have {target:.0%}:\n")
+            print(f"\nTable {table}, {model}, rounds until personal models have {target:.0%}:\n")
             print_header(
                 *("p", "sigma", "B", "K", "seeds", "R", "R, paper"),
-                *("accuracy of own models", "worst client", "global model", "paper"),
+                *("accuracy of personal models", "worst client", "global model", "paper"),
                 *("without noise after R", "without noise, paper"),
                 *("epsilon certified, any view", "mu of the limit, ours", "mu, paper"),
                 "seconds",
@@ -162,7 +162,7 @@ def spell_last(found: Sequence[Row], name: str) -> str:
 
 
 def spell_free(rows: Sequence[Row], printed: PrintedRow, found: Sequence[Row]) -> str:
-    """Returns the accuracy of own models without noise, after as many rounds as with it.
+    """Returns the accuracy of personal models without noise, after as many rounds as with it.
 
     Args:
         rows: Of the file.
@@ -225,7 +225,7 @@ BOTH_MODELS = ("figure-1", "figure-3", "figure-6b")
 
 
 def draw_figure(rows: Sequence[Row], shown: Sequence[PrintedRow], name: str, path: Path) -> None:
-    """Draws accuracies against rounds, and where the paper's own models reached the target.
+    """Draws accuracies against rounds, and where the paper's personal models reached the target.
 
     Args:
         rows: Of one model.
@@ -238,12 +238,12 @@ def draw_figure(rows: Sequence[Row], shown: Sequence[PrintedRow], name: str, pat
     for colour, printed in enumerate(shown):
         found = find_cells(rows, printed, rows[0]["model"])
         label = f"p = {printed.probability:g}, sigma = {printed.sigma:g}, B = {printed.batch}"
-        draw_means(axes, found, "own", label=f"{label}: own models", color=f"C{colour}")
+        draw_means(axes, found, "own", label=f"{label}: personal models", color=f"C{colour}")
         if name in BOTH_MODELS:
             dashes = {"color": f"C{colour}", "linestyle": "--"}
             draw_means(axes, found, "shared", label=f"{label}: global model", **dashes)
         draw_printed(axes, [(printed.rounds, TARGETS[data])], colour=colour)
-    axes.plot([], [], "kx", label="the paper's own models at the target")
+    axes.plot([], [], "kx", label="the paper's personal models at the target")
     save_figure(figure, axes, path)
 
 

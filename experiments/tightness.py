@@ -154,7 +154,7 @@ def composition_rows() -> list[Row]:
             exact=lambda: normal_epsilon(mu / math.sqrt(17)), why=linear,
         ),
         Row(
-            bound="composition", setting="FedAvg, own models, 4 rounds of 1 step", protocol=own,
+            bound="composition", setting="FedAvg, personal models, 4 rounds of 1 step", protocol=own,
             view="server", exact=lambda: normal_epsilon(carried), why=linear,
         ),
         Row(

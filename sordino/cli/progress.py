@@ -107,9 +107,9 @@ class TrainingProgress:
         """
         if metrics.loss is not None:
             self._scores = self._format_scores(metrics.loss, metrics.accuracy)
-            # Own models tell who has been trained, as does the number of participants.
+            # Personal models tell who has been trained, as does the number of participants.
             if metrics.own_accuracy is not None and not self._draw_hidden:
-                self._scores += f"  own models {100 * metrics.own_accuracy:.1f} %"
+                self._scores += f"  personal models {100 * metrics.own_accuracy:.1f} %"
         self._most_participants = max(self._most_participants, metrics.participants)
         self._short |= metrics.short
         done = metrics.round + 1

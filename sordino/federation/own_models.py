@@ -1,4 +1,4 @@
-"""Scores clients' own models, each on test records with the labels of its client.
+"""Scores clients' personal models, each on test records with the labels of its client.
 
 These scores are exact, and which records a model is scored on follows from the labels of its
 client's records: no guarantee covers them.
@@ -21,7 +21,7 @@ from sordino.models.flat import FlatModel
 
 @dataclass(frozen=True, kw_only=True)
 class OwnScores:
-    """Holds how accurate clients' own models are.
+    """Holds how accurate clients' personal models are.
 
     Attributes:
         mean: The mean over the clients.
@@ -35,7 +35,7 @@ class OwnScores:
 
 
 class OwnModelScorer:
-    """Scores the own models of all clients.
+    """Scores the personal models of all clients.
 
     It holds a model that every call overwrites, and the test records of every client.
 
@@ -65,7 +65,7 @@ class OwnModelScorer:
         }
 
     def score(self, state: State) -> OwnScores:
-        """Returns how accurate the clients' own models are.
+        """Returns how accurate the clients' personal models are.
 
         A client that has not taken part yet is given the global model.
 
@@ -83,7 +83,7 @@ class OwnModelScorer:
         )
 
     def _measure_accuracy(self, weights: np.ndarray, rows: torch.Tensor) -> float:
-        # Rounds may keep own models in double precision; files have them in that of the model.
+        # Rounds may keep personal models in double precision; files have them in that of the model.
         self._model.load(torch.from_numpy(weights.astype(np.float32)))
         answers = self._model.predict(self._setup.test.inputs(rows)).argmax(dim=1)
         return float((answers == self._setup.test.y[rows]).double().mean())

@@ -27,7 +27,7 @@ from sordino.protocol import (
 from sordino.protocol.registry import Registry
 from sordino.protocol.release import Release, noisy_steps_of
 
-# The client's own model.
+# The client's personal model.
 OWN_MODEL = "model"
 # What the server sends to a participant instead of the global model.
 HELPER = "helper"
@@ -50,7 +50,7 @@ class StartingPoint:
     strength: float = 0.0
 
 
-# The helper model of a client: (rule, protocol, global model, own model, what it kept) to it.
+# The helper model of a client: (rule, protocol, global model, personal model, what it kept) to it.
 HELPERS: Registry[Callable[[Any, Protocol, np.ndarray, np.ndarray, ClientState], np.ndarray]] = (
     Registry("helper model", "personalization", Personalization)
 )
@@ -110,7 +110,7 @@ def mix_own_model(
     own: np.ndarray,
     kept: ClientState,
 ) -> np.ndarray:
-    """Returns a point between the client's own model and the global one (PriFedSync Eq. 2.1).
+    """Returns a point between the client's personal model and the global one (PriFedSync Eq. 2.1).
 
     Args:
         rule: The share of the global model.
@@ -120,7 +120,7 @@ def mix_own_model(
         kept: What the client has kept.
     """
     mixed = (1 - rule.alpha) * own.astype(np.float64) + rule.alpha * weights
-    # What no noise has touched is not rounded: a distance of two own models would grow by that.
+    # What no noise has touched is not rounded: a distance of two personal models would grow.
     if carries_noiseless_state(protocol):
         return mixed
     return mixed.astype(weights.dtype)
@@ -147,7 +147,7 @@ def find_start(
 ) -> StartingPoint:
     """Returns where a client begins a round.
 
-    It begins at the helper model h_i = F_i(global), or at its own model and pulled to the helper.
+    It begins at the helper model h_i = F_i(global), or at its personal model, pulled to the helper.
 
     Args:
         protocol: The federation whose rounds are played.
@@ -168,7 +168,7 @@ def find_start(
     if not protocol.keeps_models:
         return StartingPoint(start=weights)
     rule = protocol.personalization
-    # Until its first round a client's own model is the initial one, which is public.
+    # Until its first round a client's personal model is the initial one, which is public.
     own = kept.get(OWN_MODEL, initial)
     helper = HELPERS.of(rule)(rule, protocol, weights, own, kept)
     if rule.pull is None:

@@ -41,8 +41,8 @@ class RoundMetrics:
         nonfinite_steps: Gradients that were not finite and counted as zero.
         seconds: How long the round took.
         status: "ok" or "diverged".
-        own_accuracy: Mean accuracy of clients' own models, None where there are none or they were
-            not scored.
+        own_accuracy: Mean accuracy of clients' personal models, None where there are none or they
+            were not scored.
         own_worst: The lowest of them.
         own_spread: Their standard deviation over the clients.
     """
@@ -63,7 +63,7 @@ class RoundMetrics:
     own_spread: float | None = None
 
     def as_row(self) -> dict[str, Any]:
-        """Returns the entries as a file keeps them: without own models' scores where none are."""
+        """Returns the entries as a file keeps them: no scores of personal models that have none."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -136,7 +136,7 @@ def measure_round(
 
 
 def with_own_scores(metrics: RoundMetrics, scores: OwnScores) -> RoundMetrics:
-    """Returns the record of a round with the accuracies of clients' own models.
+    """Returns the record of a round with the accuracies of clients' personal models.
 
     Args:
         metrics: The record.

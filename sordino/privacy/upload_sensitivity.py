@@ -321,8 +321,8 @@ def price_kept_models(protocol: Protocol, rounds: np.ndarray) -> UploadPrices:
     every = np.arange(max(protocol.rounds, int(rounds.max()) + 1))
     shifts = find_upload_shifts(protocol, rates_of_rounds(protocol, every))
     reason = (
-        "an upload moves by at most U_t = a E_t + s_t, E_(t+1) = max(E_t, U_t): own models without "
-        "noise carry over a share a"
+        "an upload moves by at most U_t = a E_t + s_t, E_(t+1) = max(E_t, U_t): personal models "
+        "without noise carry over a share a"
     )
     return UploadPrices(shifts=shifts[rounds], first_used=None, dynamics=(), reason=reason)
 

@@ -131,7 +131,7 @@ INCOMPATIBLE = (
         pair=(SHUFFLER, OWN_MODELS),
         key="federation.channel",
         instead='"direct" with personalization',
-        reason="clients that continue from their own models do not hide one another",
+        reason="clients that continue from their personal models do not hide one another",
     ),
     Incompatible(
         pair=(SHUFFLER, NOISY_SGD),
@@ -403,7 +403,7 @@ INCOMPATIBLE = (
         pair=(ADAPTIVE, OWN_MODELS),
         key="federation.personalization",
         instead='"none" with an adaptive clip',
-        reason="what own models carry from round to round is known for a clip that stays",
+        reason="what personal models carry from round to round is known for a clip that stays",
     ),
     Incompatible(
         pair=(ADAPTIVE, SCAFFOLD),
@@ -417,8 +417,8 @@ INCOMPATIBLE = (
         instead='a fixed clip, or another rule than "bezier"',
         reason="the random point of its curve scales the update and not the count",
     ),
-    # What own models carry from round to round is known for clipped steps under the clients' normal
-    # noise alone.
+    # What personal models carry from round to round is known for clipped steps under the clients'
+    # normal noise alone.
     Incompatible(
         pair=(OWN_MODELS, NO_PRICED_OWN_MODELS),
         key="federation.personalization",

@@ -1,8 +1,8 @@
 """Whether clients keep models, and which helper model each is given (PriFedSync, section 2).
 
 Every kind says whether clients keep models (`keeps_models`), whether the server makes helpers of
-single uploads (`of_uploads`), and which share the client's own model, as it kept it, has in the
-helper (`own_share`).
+single uploads (`of_uploads`), and which share the client's personal model, as it kept it, has in
+the helper (`own_share`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sordino.protocol.value_checks import Maybe, Number
 
 # One sentence for three kinds, which the documentation prints.
 PULL = (
-    "left out: training starts from the helper; given: it starts from the own model, "
+    "left out: training starts from the helper; given: it starts from the personal model, "
     "every step pulled to the helper so strongly"
 )
 
@@ -54,7 +54,7 @@ class Identity(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Interpolate(Value):
-    """The helper lies between the client's own model and the global one (PriFedSync Eq. 2.1).
+    """The helper lies between the client's personal model and the global one (PriFedSync Eq. 2.1).
 
     It is (1 - alpha) w_i + alpha w_global.
 
@@ -71,7 +71,7 @@ class Interpolate(Value):
 
     @property
     def own_share(self) -> float:
-        """Share of the client's own model in the helper."""
+        """Share of the client's personal model in the helper."""
         # What a client kept has no noise in it: its share carries the data on (docs/theory.md#c4).
         return 1 - self.alpha
 

@@ -189,10 +189,12 @@ def _caveats_of_folder(summary: RunSummary) -> Iterator[Caveat]:
             "records. The bounds hold against those who see what a view shows, and no more.",
         )
     if summary.run.protocol.keeps_models:
-        yield Caveat(title="Clients' own models", text=describe_own_models(summary.run.protocol))
+        yield Caveat(
+            title="Clients' personal models", text=describe_own_models(summary.run.protocol)
+        )
     if find_own_scores(summary.run) is not None:
         yield Caveat(
-            title="The scores of clients' own models",
+            title="The scores of clients' personal models",
             text="They are exact, and each model is scored on test records chosen by the labels of "
             "its client's records. No guarantee covers them.",
         )
@@ -229,7 +231,7 @@ def is_simulation(summary: RunSummary) -> bool:
 
 
 def describe_own_models(protocol: Protocol) -> str:
-    """Returns what a client's own model reveals to anyone who receives it.
+    """Returns what a client's personal model reveals to anyone who receives it.
 
     Args:
         protocol: Protocol of clients that keep models.

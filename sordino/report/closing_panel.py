@@ -83,7 +83,7 @@ def summary(run: Run, encoding: str = "utf-8") -> Panel:
     ]
     own = find_own_scores(run)
     if own is not None:
-        rows.append(("Own models", describe_own_scores(own)))
+        rows.append(("Personal models", describe_own_scores(own)))
     warnings = find_warnings(run)
     if warnings:
         rows += label_first("Warning", warnings)
@@ -300,7 +300,7 @@ def score_rows(scores: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("Accuracy", format_percent(scores["accuracy"])))
         for name, share in scores["classes"].items():
             rows.append((f"  {name}", format_percent(share)))
-    for key, title in (("clients", "Global model"), ("personal", "Own models")):
+    for key, title in (("clients", "Global model"), ("personal", "Personal models")):
         if key in scores:
             rows.append((title, _describe_shares(sorted(scores[key]))))
     return rows

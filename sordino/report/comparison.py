@@ -271,7 +271,7 @@ def describe_adjacencies(summaries: Sequence[RunSummary], names: Sequence[str]) 
 
 
 def have_own_scores(summaries: Sequence[RunSummary]) -> bool:
-    """Returns whether clients' own models were scored in any of the runs.
+    """Returns whether clients' personal models were scored in any of the runs.
 
     Args:
         summaries: Summaries of the runs.
@@ -288,7 +288,7 @@ def name_columns(summaries: Sequence[RunSummary]) -> tuple[str, ...]:
     bound = f"ε in the view {summaries[0].headline.view}, at most"
     scores = ["accuracy"]
     if have_own_scores(summaries):
-        scores.append("own models: mean, worst, spread (not covered)")
+        scores.append("personal models: mean, worst, spread (not covered)")
     return (
         *("run", bound, "right of 100", "ε measured, at least"),
         *scores,
@@ -317,7 +317,7 @@ def describe_budgets(summaries: Sequence[RunSummary], names: Sequence[str]) -> l
 
 
 def format_own_scores(run: Run) -> str:
-    """Returns mean, worst and spread of the accuracies of clients' own models.
+    """Returns mean, worst and spread of the accuracies of clients' personal models.
 
     Args:
         run: What was trained.
@@ -335,7 +335,7 @@ def run_row(summary: RunSummary, name: str, *, own: bool = False) -> tuple[str, 
     Args:
         summary: Summary of the run.
         name: Name of the run.
-        own: Whether the table has a column for clients' own models.
+        own: Whether the table has a column for clients' personal models.
     """
     view, unit, delta = summary.headline
     audits = summary.audits_in(view, unit)

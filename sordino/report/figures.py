@@ -214,9 +214,11 @@ def draw_learning(summary: RunSummary) -> Picture | None:
         score = f"accuracy {format_percent(float(accuracy[-1]))}, "
         own = metrics["own_accuracy"][scored].astype(float)
         if np.isfinite(own).any():
-            above.plot(rounds, 100 * own, linewidth=1.8, label="own models, mean", **line_style(0))
+            above.plot(
+                rounds, 100 * own, linewidth=1.8, label="personal models, mean", **line_style(0)
+            )
             add_legend(above)
-            columns = (*columns, "own models, mean (not covered)")
+            columns = (*columns, "personal models, mean (not covered)")
             values.append([format_percent(value) for value in own])
         columns = (*columns, "loss")
     else:

@@ -203,7 +203,7 @@ def describe_scores(summary: RunSummary) -> str:
 
 
 def describe_own_models_of(summary: RunSummary) -> str:
-    """Says how accurate clients' own models are; nothing where there are none, or no score.
+    """Says how accurate clients' personal models are; nothing where there are none, or no score.
 
     Args:
         summary: Summary of the run.
@@ -211,7 +211,7 @@ def describe_own_models_of(summary: RunSummary) -> str:
     scores = find_own_scores(summary.run)
     if scores is None:
         return ""
-    return f"Clients' own models: {describe_own_scores(scores)}."
+    return f"Clients' personal models: {describe_own_scores(scores)}."
 
 
 def describe_clients(summary: RunSummary) -> str:

@@ -281,7 +281,7 @@ def join_test_records(sources: Iterable[str]) -> str:
 
 
 def describe_own_scores(scores: Mapping[str, Any]) -> str:
-    """Returns how accurate clients' own models are, in words.
+    """Returns how accurate clients' personal models are, in words.
 
     Args:
         scores: Their mean, worst and spread, as `find_own_scores` returns them.

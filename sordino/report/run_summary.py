@@ -323,7 +323,7 @@ def list_known_scores(run: Run) -> list[tuple[str, str]]:
 
 
 def find_own_scores(run: Run) -> dict[str, Any] | None:
-    """Returns how accurate clients' own models were after the last round.
+    """Returns how accurate clients' personal models were after the last round.
 
     Args:
         run: What was trained.

@@ -52,7 +52,7 @@ def sweep_table(sweep: Sweep) -> Table:
     columns |= {f"epsilon, {sweep.view}": right}
     own_models = any(math.isfinite(one.own_mean) for one in summary)
     if own_models:
-        columns |= {"own models, mean (not covered)": right, "worst of them": right}
+        columns |= {"personal models, mean (not covered)": right, "worst of them": right}
     ended_early = any(one.ended_early for one in summary)
     if ended_early:
         columns["ended early"] = right
@@ -121,7 +121,7 @@ def sweep_csv(sweep: Sweep) -> str:
     # A target and what was spent are both called epsilon, and need two columns.
     heads = ["target epsilon" if key == "epsilon" else key for key in keys]
     facts = ["seed", "accuracy", "loss", "tested_on", "epsilon", "view", "status", "run"]
-    # No guarantee covers the accuracies of clients' own models.
+    # No guarantee covers the accuracies of clients' personal models.
     facts += ["own_accuracy", "own_worst", "own_spread"]
     writer.writerow([*heads, *facts])
     for row in sweep.rows:

@@ -31,7 +31,7 @@ SCORES_NOTES = {
 }
 
 OWN_SCORES_NOTE = (
-    "The accuracies of clients' own models are exact, on test records chosen by the labels of "
+    "The accuracies of clients' personal models are exact, on test records chosen by the labels of "
     "clients' records: no epsilon covers them."
 )
 
@@ -51,9 +51,9 @@ class SweepRow:
         run: The folder of the run.
         status: "finished", "diverged" or "budget".
         tested_on: The source of the records that were scored; "held-out" for the clients' own.
-        own_accuracy: The mean accuracy of clients' own models, which no guarantee covers; None
+        own_accuracy: The mean accuracy of clients' personal models, which no guarantee covers; None
             where clients keep none, or where it is withheld.
-        own_worst: The lowest accuracy of clients' own models.
+        own_worst: The lowest accuracy of clients' personal models.
         own_spread: The standard deviation of these accuracies over the clients.
     """
 
@@ -82,9 +82,10 @@ class SettingSummary:
         epsilon: The largest epsilon that a run spent; NaN where none is known.
         runs: The number of runs that were scored.
         ended_early: The number of runs that diverged or were stopped by a budget.
-        own_mean: The mean over the seeds of the mean accuracy of clients' own models; NaN where
-            none is known.
-        own_worst: The lowest accuracy of clients' own models in all runs; NaN where none is known.
+        own_mean: The mean over the seeds of the mean accuracy of clients' personal models; NaN
+            where none is known.
+        own_worst: The lowest accuracy of clients' personal models in all runs; NaN where none is
+            known.
     """
 
     settings: dict[str, Any]

@@ -1,4 +1,4 @@
-"""A gallery of broken systems with noisy steps, own models, control variates and a leader: each is caught, its correct twin is not."""
+"""A gallery of broken systems with noisy steps, personal models, control variates and a leader: each is caught, its correct twin is not."""
 
 from __future__ import annotations
 

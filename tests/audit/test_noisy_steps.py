@@ -311,7 +311,7 @@ def test_the_game_has_few_clients_and_what_it_shows_does_not_depend_on_the_other
     assert all(np.array_equal(a.means[0], b.means[0]) for a, b in zip(one, other, strict=True))
 
 
-# Own models without noise: what a record has changed in one round is still there in the next.
+# Personal models without noise: what a record has changed in one round is still there in the next.
 
 PLAIN = FedAvg(steps=2, batch=4, clip=1.0, schedule=Constant(rate=0.1))
 CARRIED = [

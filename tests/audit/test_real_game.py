@@ -51,7 +51,7 @@ PLAYED = {
         replace(PLAIN, local=Scaffold(steps=2, batch=20, clip=0.5, schedule=Constant(rate=0.3))),
         "server",
     ),
-    "own models": (replace(PLAIN, personalization=Interpolate(alpha=0.3)), "server"),
+    "personal models": (replace(PLAIN, personalization=Interpolate(alpha=0.3)), "server"),
 }
 
 

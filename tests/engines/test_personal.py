@@ -240,7 +240,7 @@ HANDS = {"torch": TorchEngine, "native": NativeEngine}
 
 
 def own_models(protocol, label, engine) -> list[np.ndarray]:
-    """Client 0's own model after every round, all its records having one label; the server sends one and the same model.
+    """Client 0's personal model after every round, all its records having one label; the server sends one and the same model.
 
     Both classes have the same large weights, so that the steps of one label are the opposite of those of the other.
     """

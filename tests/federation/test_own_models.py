@@ -1,4 +1,4 @@
-"""Own models are scored round by round, each on records with its client's labels, and marked as not covered."""
+"""Personal models are scored round by round, each on records with its client's labels, and marked as not covered."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_summary_report_and_json_show_them_as_not_covered(run) -> None:
         assert f"accuracy {mean} on average, {worst} at the worst client" in text
         assert "not covered by any guarantee" in text
     assert run_document(run)["own_models"]["covered"] is False
-    assert "The scores of clients&#39; own models" in page
+    assert "The scores of clients&#39; personal models" in page
 
 
 def test_the_comparison_has_a_column_and_names_the_view_of_budgets(run, tmp_path) -> None:
@@ -104,7 +104,7 @@ def test_the_comparison_has_a_column_and_names_the_view_of_budgets(run, tmp_path
         report=False,
     )
     page = comparison_page(summarize_runs([run.folder, other.folder]))
-    assert "own models: mean, worst, spread (not covered)" in page
+    assert "personal models: mean, worst, spread (not covered)" in page
     for one in (run, other):
         assert f"{100 * one.metrics['own_accuracy'][-1]:.1f} %, " in page
     assert f"ε = 900 at δ = {format_delta(1e-4)} in the view rounds, about one record." in page
@@ -118,7 +118,7 @@ def test_the_comparison_has_a_column_and_names_the_view_of_budgets(run, tmp_path
         )
         for seed in (1, 2)
     ]
-    assert "own models" not in comparison_page(summarize_runs([one.folder for one in plain]))
+    assert "personal models" not in comparison_page(summarize_runs([one.folder for one in plain]))
 
 
 def test_a_promise_about_the_last_model_withholds_them(tmp_path) -> None:
@@ -146,7 +146,7 @@ def test_a_sweep_shows_them_unless_it_is_priced(tmp_path) -> None:
         assert row.own_accuracy == trained.metrics["own_accuracy"][-1] == one.own_mean
         assert row.own_worst == one.own_worst <= row.own_accuracy
     heads = [str(column.header) for column in sweep_table(swept).columns]
-    assert "own models, mean (not covered)" in heads
+    assert "personal models, mean (not covered)" in heads
     assert sweep_csv(swept).splitlines()[0].endswith("own_accuracy,own_worst,own_spread")
     assert any("no epsilon covers them" in note for note in swept.notes)
     priced = sweep(

@@ -154,7 +154,7 @@ def test_a_superlink_believes_nobody_who_says_for_whom_it_calls(monkeypatch) -> 
 
 
 def test_a_refusal_says_nothing_of_what_a_client_has_kept(tmp_path) -> None:
-    """A client's own model, which no noise covers, counted when weights were compared with a limit.
+    """A client's personal model, which no noise covers, counted when weights were compared with a limit.
 
     A refused request costs nothing, so a server that came close to the limit step by step read
     the largest of its weights from how often it was refused.

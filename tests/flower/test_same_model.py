@@ -57,7 +57,7 @@ KINDS = {
         "personalization": Attention(own=0.4),
         "participation": Poisson(rate=0.6),
     },
-    "pulled own models": {
+    "pulled personal models": {
         "personalization": Identity(pull=0.5),
         "participation": Poisson(rate=0.6),
     },

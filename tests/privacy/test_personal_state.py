@@ -1,4 +1,4 @@
-"""Own models without noise: no history of rounds taken part in moves an upload further than what is priced."""
+"""Personal models without noise: no history of rounds taken part in moves an upload further than what is priced."""
 
 import itertools
 

@@ -245,7 +245,7 @@ VARIANTS = {
     "shuffler": {"channel": Shuffler()},
     "secure sums": {"channel": SUMS, "noise": INTEGERS},
     "integers": {"noise": INTEGERS},
-    "own models": {"personalization": Identity(pull=0.5), "aggregation": WEIGHED},
+    "personal models": {"personalization": Identity(pull=0.5), "aggregation": WEIGHED},
     "mixed models": {"personalization": Interpolate(alpha=0.5, pull=0.3)},
     "dp-sgd": {"local": DP_SGD, "noise": MULTIPLIED, "aggregation": FIXED},
     "dp-sgd, sums": {"local": DP_SGD, "noise": MULTIPLIED, "aggregation": FIXED, "channel": SUMS},

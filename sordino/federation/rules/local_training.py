@@ -18,7 +18,7 @@ from sordino.protocol import LocalRule
 from sordino.protocol.registry import Registry
 from sordino.randomness import Stream
 
-# What a client keeps from round to round: its own model, the moments of its optimizer.
+# What a client keeps from round to round: its personal model, the moments of its optimizer.
 ClientState = Mapping[str, np.ndarray]
 
 
