@@ -319,12 +319,49 @@ def price_kept_models(protocol: Protocol, rounds: np.ndarray) -> UploadPrices:
     """
     # A kept model carries all earlier rounds, so those have to be priced too (docs/theory.md#c4).
     every = np.arange(max(protocol.rounds, int(rounds.max()) + 1))
-    shifts = find_upload_shifts(protocol, rates_of_rounds(protocol, every))
+    return price_carried_rounds(protocol, rounds, every)
+
+
+def price_history(
+    protocol: Protocol,
+    rounds: np.ndarray,
+    unit: str,
+    records: int | None,
+    weight: float = 1.0,
+) -> UploadPrices:
+    """Returns the prices of the rounds that a client took part in, where they are all of them.
+
+    A round that it did not take part in has left the model that it keeps as it was.
+
+    Args:
+        protocol: The federation that is priced.
+        rounds: The rounds, in any order.
+        unit: The hidden unit.
+        records: Records of the client, where known.
+        weight: See `price_uploads`.
+    """
+    if carries_noiseless_state(protocol):
+        return price_carried_rounds(protocol, rounds, np.unique(rounds))
+    return price_uploads(protocol, rounds, unit, records, weight)
+
+
+def price_carried_rounds(
+    protocol: Protocol, rounds: np.ndarray, carried: np.ndarray
+) -> UploadPrices:
+    """Returns prices of some rounds of a client that keeps its model (docs/theory.md#c8).
+
+    Args:
+        protocol: The federation that is priced.
+        rounds: The rounds to price.
+        carried: All rounds that the client may have taken part in, ascending; those are among them.
+    """
+    shifts = find_upload_shifts(protocol, rates_of_rounds(protocol, carried))
     reason = (
         "an upload moves by at most U_t = a E_t + s_t, E_(t+1) = max(E_t, U_t): personal models "
         "without noise carry over a share a"
     )
-    return UploadPrices(shifts=shifts[rounds], first_used=None, dynamics=(), reason=reason)
+    at = np.searchsorted(carried, rounds)
+    return UploadPrices(shifts=shifts[at], first_used=None, dynamics=(), reason=reason)
 
 
 def smooth_dynamics(

@@ -1,15 +1,20 @@
 """Personal models without noise: no history of rounds taken part in moves an upload further than what is priced."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 from sordino.privacy.amplification.personal_state import carries_noiseless_state, find_upload_shifts
 from sordino.privacy.certify import certify
+from sordino.privacy.ledger_lines import Opened, RoundCharged
+from sordino.privacy.participation_caps import all_caps
+from sordino.privacy.spending import certify_clients
 from sordino.privacy.upload_sensitivity import price_uploads, rates_of_rounds
 from sordino.protocol import (
     Attention,
+    ClientBudget,
     Constant,
     Data,
     FedAvg,
@@ -113,3 +118,23 @@ def test_weak_and_strong_are_one_and_all_other_clients(participation) -> None:
     )
     shown = plan(Attention(own=0.5), **participation)
     assert certify(shown, "weak").epsilon(1e-5) == certify(shown, "server").epsilon(1e-5)
+
+
+@pytest.mark.parametrize("own", OWN, ids=str)
+def test_a_client_spends_by_the_rounds_that_it_took_part_in(own) -> None:
+    sizes = (40,) * 6
+    first = certify(plan(own, StageWise(rate=0.3), 8), rounds=range(3))
+    budget = first.epsilon(1e-5) * (1 + 1e-6)
+    mine = tuple(ClientBudget(id=k, epsilon=budget) for k in range(6))
+    protocol = plan(own, StageWise(rate=0.3), 8, participation=Poisson(rate=0.5), client=mine)
+    cap = all_caps(protocol, sizes)[0]
+    assert cap == 3
+    for first in (0, 8 - cap):
+        taken = tuple(range(first, first + cap))
+        charges = [RoundCharged(round=t, clients=(0,)) for t in taken]
+        opened = Opened(protocol="x", generator="y", noise="seeded")
+        found = certify_clients(protocol, [opened, *charges], sizes=sizes)[0]
+        exact = math.sqrt(sum(moved**2 for moved in furthest(protocol, taken).values())) / 2.0
+        assert exact * (1 - 1e-9) <= found.mu
+        # A round that a client was not drawn for has not changed what it keeps.
+        assert found.epsilon(1e-5) <= budget

@@ -31,7 +31,7 @@ from sordino.privacy.bounds.summed_noise import (
 )
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.guarantee import round_up
-from sordino.privacy.upload_sensitivity import price_uploads
+from sordino.privacy.upload_sensitivity import price_history
 from sordino.protocol import UserError, View
 
 UNKNOWN_SIZES = (
@@ -176,7 +176,7 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
     else:
         honest = np.array([count_known_honest(question, view, number) for _, number in kinds])
     weight = question.sum_weight
-    prices = price_uploads(protocol, rounds, question.unit, question.records, weight)
+    prices = price_history(protocol, rounds, question.unit, question.records, weight)
     sigma = question.noise.sigma
     scale = weight / np.sqrt(honest)
     mu = float(np.sqrt(np.dot(counts, (prices.shifts * scale) ** 2))) / sigma
