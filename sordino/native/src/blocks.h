@@ -18,10 +18,12 @@ constexpr int MAX_COLUMNS = REGISTERS == 32 ? 6 : 4;
 constexpr bool fits_registers(int rows, int columns) {
   return rows * columns + columns + 1 <= (REGISTERS == 32 ? 31 : 16);
 }
+// Whether a block is among those that are used: with 32 registers, at most 24 accumulators.
 constexpr bool is_fast(int rows, int columns) {
   return fits_registers(rows, columns) && (REGISTERS != 32 || rows * columns <= 24);
 }
 
+// The most columns of such a block by its rows; below, the most rows by its columns.
 constexpr int most_columns(int rows) {
   int columns = MAX_COLUMNS;
   while (columns > 1 && !is_fast(rows, columns)) columns--;
@@ -48,6 +50,8 @@ INLINE void for_parts(Index size, Index most, F f) {
   }
 }
 
+// One function for every size of block, in a table: a size is chosen while the program runs, from
+// those that loops were compiled for.
 template <class Task, int ROWS, int COLUMNS>
 NOINLINE void run_sized(Task& task) {
   if constexpr (fits_registers(ROWS, COLUMNS)) task.template run<ROWS, COLUMNS>();
@@ -113,7 +117,7 @@ struct Correlation {
   Floats* out;
   // [channel][tap y][tap x][row of the block]
   const float* weights;
-  // Or null.
+  // What the sums begin with; null: zero.
   const float* bias;
   Activation activation;
   // Where not null: what the activation before gave, through which `out` is carried back.
@@ -121,13 +125,16 @@ struct Correlation {
   Activation activation_before;
   // Whether to add to what `out` holds.
   bool adds;
+  // Rows of pixels and chunks of a row, and from each to the next in the input and the output.
   Index rows;
   Index in_row;
   Index out_row;
   Index chunks;
   Index in_chunk;
   Index out_chunk;
+  // From one channel of the output, a row of the block, to the next.
   Index out_channel;
+  // Channels and taps that are added up, and from each to the next in the input and the weights.
   Index channels;
   Index in_channel;
   Index taps_y;
@@ -288,6 +295,7 @@ struct LinearForward {
 // Sums stay apart per lane. Over a batch they are reduced once a step; with one vector of examples
 // they are the gradients of these examples.
 struct TapGradients {
+  // Where the input under each tap begins; the columns of the block.
   const Floats* tap[MAX_COLUMNS];
   const Floats* gradient;
   Index gradient_channel;
@@ -342,7 +350,7 @@ struct TapGradients {
 // ---- weight gradients of a linear layer: lanes are input features, so that the rows of the matrix
 // are stored whole
 
-// Of the batch, in float32.
+// The gradient of the batch, in float32.
 struct LinearGradients {
   // One pointer per example.
   const float* const* inputs;
@@ -385,8 +393,8 @@ struct LinearGradients {
   }
 };
 
-// Of examples that were clipped one by one, in float64 (docs/theory.md#c7): columns are half a
-// vector of features wide.
+// The sum of gradients that were clipped one by one, in float64 (docs/theory.md#c7): columns are
+// half a vector of features wide.
 struct ClippedGradients {
   // One pointer per example.
   const float* const* inputs;

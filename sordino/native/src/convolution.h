@@ -20,6 +20,8 @@ struct Convolution : LaneGradients {
   Index taps() const { return kernel_y * kernel_x; }
   Index packed_floats() const override { return filters * channels * taps(); }
 
+  // Strip by strip of rows, and in each a block of filters at a time, so that the inputs of a strip
+  // are in the second-level cache for all filters.
   void forward(Work& work) const override {
     const Tensor& from = work.tensor(in);
     const Tensor& to = work.tensor(out);
@@ -124,7 +126,7 @@ struct Convolution : LaneGradients {
   static Meeting find_meeting(Index pixel, Index kernel, Index stride, Index padding,
                               Index outputs) {
     const Index place = pixel + padding;
-    // ceil((place - kernel + 1) / stride)
+    // The first output, ceil((place - kernel + 1) / stride), but not below 0.
     const Index low = place - kernel + 1 <= 0 ? 0 : (place - kernel + stride) / stride;
     const Index high = std::min(outputs - 1, place / stride);
     const Index count = high >= low ? high - low + 1 : 0;
@@ -200,7 +202,8 @@ struct Convolution : LaneGradients {
     });
   }
 
-  // Of the batch, or of the examples of one vector.
+  // Adds the weight gradients of the batch, or of the examples of one vector: for every filter and
+  // tap the products of the output's gradient with the input under the tap.
   void add_weight_gradients(Work& work, int vector) const {
     const Tensor& from = work.tensor(in);
     const Tensor& to = work.tensor(out);
@@ -249,6 +252,8 @@ struct Convolution : LaneGradients {
     if (bias.exists()) add_bias_gradients(work, vector, sums + filters * each);
   }
 
+  // The sum of the output's gradient over all pixels, in two sums, so that an addition need not
+  // wait for the one before.
   void add_bias_gradients(Work& work, int vector, Floats* sums) const {
     const Tensor& to = work.tensor(out);
     const int vectors = work.vectors;

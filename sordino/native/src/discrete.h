@@ -257,7 +257,7 @@ class DiscreteDraws {
     std::memcpy(firsts, (const uint8_t*)made + first_byte % 64, sizeof(uint16_t) * PIECE);
   }
 
-  // Words of a keystream, in memory.
+  // The words of the searches, which lie behind the first bits of all digits.
   const uint64_t* read_keystream(const Address& at, uint64_t first_byte, uint64_t bytes) {
     const uint64_t skipped = first_byte % 64;
     const Index blocks = count_parts(skipped + bytes, 64 * SETS * LANES) * SETS * LANES;

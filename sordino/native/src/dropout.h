@@ -15,7 +15,7 @@ struct Dropout : Layer {
   Index first_block;
   Index blocks;
 
-  // A factor for every word.
+  // A factor for every word, kept for the way back.
   Index saved_vectors() const override { return 16 * blocks; }
 
   void forward(Work& work) const override {
@@ -60,6 +60,7 @@ struct Dropout : Layer {
     return (Floats*)(work.saved + first_saved * work.vectors);
   }
 
+  // Writes 0 or the scale for every value of every example of the block.
   void draw_factors(const Work& work) const {
     const Floats kept = splat(scale);
     for (int v = 0; v < work.vectors; v++) {

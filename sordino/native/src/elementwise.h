@@ -4,7 +4,7 @@
 
 namespace sordino {
 
-// `kind` NONE copies: a tensor with a frame to one without.
+// An activation as a layer. `kind` NONE copies a tensor with a frame to one without.
 struct Elementwise : Layer {
   Activation kind = NONE;
 
@@ -42,6 +42,7 @@ struct Elementwise : Layer {
   }
 };
 
+// The sum of two tensors, as where a residual connection ends.
 struct Sum : Layer {
   int second = 0;
   bool second_carries_back = true;
@@ -69,6 +70,7 @@ struct Sum : Layer {
   }
 
  private:
+  // Both summands get the gradient of the sum, each through the activation before it.
   void pass_gradient(Work& work, const Tensor& from, bool adds_to_others) const {
     const Tensor& to = work.tensor(out);
     const Floats* x = work.values(from);

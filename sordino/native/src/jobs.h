@@ -15,13 +15,15 @@ enum OptimizerKind : int64_t { SGD = 0, MOMENTUM = 1, ADAM = 2, ADAGRAD = 3 };
 
 enum NoiseLaw : int64_t { NORMAL = 0, LAPLACE = 1, STAIRCASE = 2 };
 
+// The records that a client's rows point into.
 struct Records {
-  // Bytes or floats.
+  // The values, one record a row: bytes, or floats.
   const void* x;
   int64_t are_bytes;
-  // Of every value of a record; null if records are used as they are.
+  // A factor and a summand for every value of a record; null where records need neither.
   const float* scale;
   const float* shift;
+  // The answers of all records; which of the two are read depends on the loss.
   const int64_t* labels;
   const float* targets;
 };
@@ -41,16 +43,18 @@ struct Digits {
   int64_t largest;
 };
 
+// What a client does in a round.
 struct Rule {
   int64_t steps;
   int64_t batch;
-  // Clip the gradient of every example, not of the batch.
+  // Whether the gradient of every example is clipped, and not that of the batch.
   int64_t per_example;
-  // 1 or 2.
+  // Which norm the clip limits: 1 for l1, 2 for l2.
   int64_t norm;
   double clip;
-  // Of a sum of clipped examples; 0: their number.
+  // What a sum of clipped examples is divided by; 0: their number.
   double divisor;
+  // How strongly a step is pulled to the centre, and the weights to zero.
   double proximal;
   double weight_decay;
   int64_t optimizer;
@@ -58,7 +62,7 @@ struct Rule {
   double momentum;
   double second_momentum;
   double epsilon;
-  // The scale of the noise on every gradient, and on the result.
+  // The scale of the noise on every step's gradient, and on the result.
   double step_noise;
   double upload_noise;
   // The law of the noise on every gradient; of a staircase, by how much the logarithm of its
@@ -66,11 +70,12 @@ struct Rule {
   int64_t step_law;
   double stair_fall;
   double stair_place;
-  // A grid of integers for the update: steps to a length of 1, and the largest coordinate. The
-  // noise on it; null: none.
+  // A grid of integers for the update: how many of its steps make a length of 1, the largest
+  // coordinate in steps, and the law of the noise; null: no noise.
   double grid_scale;
   double grid_limit;
   const Digits* grid_noise;
+  // The learning rate of every step.
   const double* rates;
 };
 
@@ -79,25 +84,26 @@ struct Job {
   const Records* data;
   const Rule* rule;
   const float* start;
-  // What every step is pulled to; null: the start.
+  // The model that every step is pulled to; null: the start.
   const float* centre;
-  // The same two, not rounded; null: they are what float32 says.
+  // Start and centre in float64; null: they are what float32 says.
   const double* exact_start;
   const double* exact_centre;
-  // The model with its noise; or null.
+  // Where the model goes with its noise; null: nowhere.
   float* result;
-  // The model without it, not rounded; or null.
+  // Where the model goes without noise, in float64; null: nowhere.
   double* exact;
-  // The update on the rule's grid, with its noise; or null. It is multiplied by the client's
-  // weight.
+  // Where the update goes, on the rule's grid and with its noise; null: nowhere. Before the noise
+  // it is multiplied by the client's weight.
   int64_t* integers;
   double weight;
-  // Moments, as they were and as they become; null: zero at first, and forgotten.
+  // The optimizer's moments, read at the start and written at the end; null: they are zero at
+  // first, and forgotten.
   float* first;
   float* second;
-  // Steps that the moments have seen.
+  // How many steps the moments have seen in earlier rounds.
   int64_t taken;
-  // The records of the client, and how many they are.
+  // The client's records, as rows of the data, and how many there are.
   const int64_t* records;
   int64_t population;
   // The batches, one behind the other, and their sizes, where they are not drawn here.
@@ -105,17 +111,18 @@ struct Job {
   const int64_t* counts;
   // Control variates, added to every clipped gradient; or null.
   const float* correction;
+  // The keys of the draws: batches, noise in steps, noise on the upload.
   const uint8_t* batch_key;
   const uint8_t* step_key;
   const uint8_t* upload_key;
-  // Of what dropouts drop in this round; null: nothing.
+  // The key of what dropouts drop in this round; null: they drop nothing.
   const uint8_t* mask_key;
   int64_t client;
   int64_t round;
   // Which of the trainings that share the keys this is: the draws of one are followed by those of
   // the next, of the same width.
   int64_t lane;
-  // What happened: gradients that were clipped, that were looked at, that were not finite.
+  // Written at the end: how many gradients were clipped, were looked at, were not finite.
   int64_t clipped;
   int64_t clips;
   int64_t nonfinite;

@@ -56,6 +56,8 @@ struct Linear : Layer {
     }
   }
 
+  // The clipped sum is a product of matrices: what came back, scaled example by example, times the
+  // inputs.
   void add_clipped(Work& work, const ClipFactors& factors) const override {
     const int vectors = work.vectors;
     Floats* x = work.values(work.tensor(in));
@@ -97,6 +99,7 @@ struct Linear : Layer {
   }
 
  private:
+  // The sum over the examples of what came back, scaled.
   void add_clipped_bias(Work& work, const Wide* scaled) const {
     const int vectors = work.vectors;
     for (Index j = 0; j < outputs; j++) {
@@ -110,7 +113,8 @@ struct Linear : Layer {
     }
   }
 
-  // The gradient of the input.
+  // The gradient of the input: the transposed weights times what came back, as a correlation of one
+  // tap.
   void carry_gradient(Work& work) const {
     const Tensor& from = work.tensor(in);
     const Tensor& to = work.tensor(out);
@@ -152,6 +156,7 @@ struct Linear : Layer {
     }
   }
 
+  // The gradient of the batch: what came back times the inputs, then its sum for the bias.
   void add_weight_gradients(Work& work) const {
     const int vectors = work.vectors;
     const float* input_rows[MAX_EXAMPLES];

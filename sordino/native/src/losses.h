@@ -35,12 +35,15 @@ struct LastTensor {
   int64_t record(int vector, int lane) const { return records[vector * LANES + lane]; }
 };
 
+// Set in the first `count` lanes: those that hold an example.
 INLINE Ints lanes_below(Index count) {
   Ints lane;
   UNROLL for (int l = 0; l < LANES; l++) lane[l] = l;
   return (Ints)(lane < (Ints{} + (int32_t)count));
 }
 
+// The gradient is softmax less the right answer. The greatest output is subtracted first, so that
+// no exponential overflows. Idle lanes get no gradient.
 inline double apply_cross_entropy(const LastTensor& last, const int64_t* labels) {
   Floats* z = last.z;
   const int vectors = last.vectors;
@@ -88,7 +91,8 @@ inline double apply_given_losses(const LastTensor& last, const float* targets) {
   return loss;
 }
 
-// Both are means over the outputs of a record.
+// Squared error and binary cross-entropy, each the mean over the outputs of a record. The latter is
+// written with exp(-|x|), which does not overflow.
 inline double apply_quantities(Loss kind, const LastTensor& last, const float* targets) {
   double loss = 0;
   const float each = 1.0f / (float)last.outputs;

@@ -8,7 +8,7 @@
 
 namespace sordino {
 
-// Aligned to cache lines, zero at first.
+// An array, aligned to cache lines and zero at first.
 template <class T>
 class Memory {
  public:
@@ -29,6 +29,7 @@ class Memory {
 
   T* data() const { return data_; }
   Index size() const { return size_; }
+  // Makes room for at least `size`. What was there is lost if it has to grow.
   void ensure(Index size) {
     if (size_ < size) *this = Memory(size);
   }

@@ -11,7 +11,7 @@ struct Normalisation : LaneGradients {
   Index channels;
   Index groups;
   double epsilon;
-  // Every pixel of a group has a scale and a shift of its own, the same in all groups; else every
+  // Whether every pixel of a group has its scale and shift, the same in all groups; else every
   // channel has.
   bool scales_pixels;
 
@@ -52,7 +52,8 @@ struct Normalisation : LaneGradients {
       }
       for (Index group = 0; group < groups; group++) {
         const Statistics found = *statistics(work, group, v);
-        // Of the scaled gradients, and of their products with the normal values.
+        // The sums of the scaled gradients, and of their products with the normal values: both
+        // means are taken off the gradient of the input.
         Wide sum{};
         Wide product{};
         for_group(from, to, group, vectors, [&](Index at, Index goes, Index scale) {
@@ -104,6 +105,8 @@ struct Normalisation : LaneGradients {
   }
   static INLINE Wide divide(Wide sum, double count) { return {sum.low / count, sum.high / count}; }
 
+  // Mean and inverse standard deviation of a group, in three passes: the mean, what its rounding to
+  // a float left out, and the squares about both.
   Statistics measure_group(const Work& work, Index group, int v, double count) const {
     const Tensor& from = work.tensor(in);
     const Floats* values = work.values(from);

@@ -14,6 +14,7 @@
 
 namespace sordino {
 
+// The kinds of layers in these tables.
 enum Kind : int64_t {
   LINEAR = 0,
   CONVOLUTION = 1,
@@ -148,6 +149,7 @@ class Plan {
     return layer;
   }
 
+  // Convolutions and pooling have the same settings of their windows.
   template <class Windowed>
   static void set_windows(Windowed& layer, const LayerRow& row) {
     layer.kernel_y = row.settings[0];
@@ -214,6 +216,7 @@ class Plan {
     return layer;
   }
 
+  // Gives every tensor a place for its values, and one for its gradients where they are apart.
   void place_tensors() {
     for (Tensor& t : tensors) {
       t.values = pixels;
@@ -226,6 +229,7 @@ class Plan {
     }
   }
 
+  // Gives every block of parameters a place in memory, and lists the runs of both layouts.
   void place_parameters() {
     for (auto& layer : layers) {
       for (ParameterBlock* block : {&layer->weight, &layer->bias}) {
@@ -238,6 +242,7 @@ class Plan {
     std::sort(runs.begin(), runs.end(), comes_first);
   }
 
+  // Every row begins a new vector, so that loops over a row load whole vectors.
   void place_block(ParameterBlock& block) {
     block.start = padded_parameters;
     block.stride = padded_size(block.length);

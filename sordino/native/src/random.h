@@ -29,6 +29,7 @@ INLINE void quarter_round(Words& a, Words& b, Words& c, Words& d) {
   b = rotate_left(b ^ c, 7);
 }
 
+// ChaCha20 has twenty rounds.
 constexpr int DOUBLE_ROUNDS = 10;
 
 // Blocks side by side: from lane to lane, and from set to set, word `PLACE` of their state counts
@@ -125,6 +126,8 @@ class Keystream {
 
 // ---- normals
 
+// The bits of the doubles 1, 2^52 and sqrt(1/2), and of a mantissa: numbers are taken apart and put
+// together by whole-number arithmetic.
 constexpr uint64_t ONE = 0x3ff0000000000000;
 constexpr uint64_t TWO_TO_52 = 0x4330000000000000;
 constexpr uint64_t ROOT_OF_HALF = 0x3fe6a09e667f3bcd;
@@ -138,7 +141,7 @@ INLINE Doubles unit_interval(Longs words) {
 // log(x) of numbers in (0, 1): x = 2^e m with m in [1/sqrt(2), sqrt(2)), and log m = 2 artanh s,
 // s = (m - 1) / (m + 1), s^2 < 0.03.
 INLINE Doubles logarithm(Doubles x) {
-  // Carries into the exponent from 1/sqrt(2) on.
+  // The sum carries into the exponent from 1/sqrt(2) on, which is where e grows by one.
   const Longs shifted = (Longs)x + (ONE - ROOT_OF_HALF);
   const Doubles e = (Doubles)((shifted >> 52) | TWO_TO_52) - (0x1p52 + 1023);
   const Doubles m = (Doubles)((shifted & MANTISSA) + ROOT_OF_HALF);
@@ -167,12 +170,15 @@ INLINE Doubles sine_half_turn(Doubles y) {
 INLINE void make_normal_pair(Longs first, Longs second, Doubles& a, Doubles& b) {
   const Doubles radius = square_root(-2.0 * logarithm(unit_interval(first)));
   const Doubles cosine = -sine_half_turn(unit_interval(second) - 0.5);
+  // The sine from the cosine, at 0 where rounding makes the difference negative; its sign is the
+  // lowest bit of the word, which unit_interval does not read.
   const Doubles rest = 1.0 - cosine * cosine;
   const Doubles sine = square_root((Doubles)((Longs)rest & (Longs)(rest > Doubles{})));
   a = radius * cosine;
   b = radius * (Doubles)((Longs)sine ^ (second << 63));
 }
 
+// Words of 64 bits of which the lower halves are in one vector and the upper halves in another.
 template <int... L>
 INLINE void interleave(Words low, Words high, Longs out[2], std::integer_sequence<int, L...>) {
   out[0] = (Longs)__builtin_shufflevector(low, high, (L / 2 + (L & 1) * LANES)...);
@@ -193,9 +199,11 @@ INLINE Doubles give_sign(Longs word, Doubles magnitude) {
   return (Doubles)((Longs)magnitude ^ (word << 63));
 }
 
+// By the inverse of the distribution function of |X|, which is exponential.
 INLINE Doubles make_laplace(Longs word) { return give_sign(word, -logarithm(unit_interval(word))); }
 
-// The whole part of numbers from 0 to 2^51.
+// The whole part of numbers from 0 to 2^51: adding 2^52 rounds to the nearest, and what was rounded
+// up is put back.
 INLINE Doubles whole_part(Doubles x) {
   const Doubles rounded = (x + 0x1p52) - 0x1p52;
   return rounded - (Doubles)((Longs)(rounded > x) & (Longs)splat(1.0));
@@ -229,7 +237,7 @@ class NoiseStream {
         skipped_((int)(first % each_)),
         next_(each_ * SETS * LANES) {}
 
-  // At most `wanted` of the next values, at the place that is returned; `got` says how many.
+  // Returns where the next values are; `got` says how many, at most `wanted`.
   const double* take(Index wanted, Index& got) {
     const int held = each_ * SETS * LANES;
     if (next_ == held) refill();
@@ -323,9 +331,9 @@ class NoiseStream {
 
   Address at_;
   NoiseShape shape_;
-  // Values of a block.
+  // How many values a block of the keystream gives.
   int each_;
-  // Of a staircase: the probability of the upper stair of a width.
+  // The probability of the upper stair of a width; of a staircase only.
   double upper_;
   uint32_t counter_;
   // Values of the first block that come before the first that is wanted.
@@ -333,6 +341,13 @@ class NoiseStream {
   int next_;
   alignas(64) double buffer_[8 * SETS * LANES];
 };
+
+// The first value of a training's row of a keystream that several trainings share. Normals come in
+// pairs, so their rows have even lengths.
+inline uint64_t first_value(const Job& job, NoiseLaw law, Index parameters) {
+  const Index unused = law == NORMAL ? parameters % 2 : 0;
+  return (uint64_t)(job.lane * (parameters + unused));
+}
 
 // ---- subsets
 

@@ -20,10 +20,13 @@ struct Tensor {
   Index width;
   Index frame_y;
   Index frame_x;
-  // Which its values went through. A layer that writes the gradient carries it back through this.
+  // The activation that its values went through. A layer that writes the gradient carries it back
+  // through this, too.
   Activation activation;
-  // Gradients have memory apart from the values; else they overwrite them, element by element.
+  // Whether gradients have memory apart from the values; else they overwrite them, element by
+  // element.
   bool apart;
+  // Where both begin in a thread's memory, in pixels.
   Index values = 0;
   Index gradients = 0;
 
@@ -39,9 +42,10 @@ struct Tensor {
 // Where a layer's parameters are: in the vector that is trained, and in a thread's memory, where
 // every row begins a new vector.
 struct ParameterBlock {
-  // -1: there are none.
+  // The place in the trained vector; -1: the layer has no such parameters.
   Index flat = -1;
   Index rows = 0;
+  // The length of a row, where the first begins in a thread's memory, and from row to row.
   Index length = 0;
   Index start = 0;
   Index stride = 0;
@@ -53,16 +57,17 @@ struct ParameterBlock {
 // One thread's memory while it trains one client.
 struct Work {
   int vectors = 0;
-  // In this block; lanes beyond are idle.
+  // How many examples this block has; lanes beyond are idle.
   int examples = 0;
-  // Gradients are stored, not added: the first block of a step, or of a group (see Trainer).
+  // Whether gradients are stored, and not added to what is there: in the first block of a step, or
+  // of a group (see Trainer).
   bool fresh = true;
-  // Gradients of examples are clipped one by one.
+  // Whether the gradients of examples are clipped one by one.
   bool per_example = false;
   const std::vector<Tensor>* tensors = nullptr;
   Floats* pixels = nullptr;
   float* weights = nullptr;
-  // Of the batch.
+  // The gradient of the batch; laid out as `weights`.
   float* gradient = nullptr;
   // The sum of the gradients of examples that were clipped one by one; laid out as `gradient`.
   double* clipped_sum = nullptr;
@@ -72,20 +77,22 @@ struct Work {
   Floats* sums = nullptr;
   // What normalisation and dropout keep for the way back.
   Floats* saved = nullptr;
-  // Of what dropouts drop; null where nothing is dropped.
+  // The key of what dropouts drop; null where nothing is dropped.
   const uint8_t* mask_key = nullptr;
   uint32_t step = 0;
   // Which example of the batch the block begins with.
   Index first_example = 0;
-  // Weights in the order of a block.
+  // The weights of one layer in the order in which a block reads them.
   float* packed = nullptr;
   // Inputs of a linear layer, one example a row.
   float* input_rows = nullptr;
-  // The records themselves.
+  // The records of the block, before they were transposed.
   const float* records[MAX_EXAMPLES];
-  // To whole vectors.
+  // Whether each is padded to whole vectors.
   bool records_are_padded = false;
 
+  // How many examples a block has at most.
+  Index block_size() const { return vectors * LANES; }
   const Tensor& tensor(int which) const { return (*tensors)[which]; }
   Floats* values(const Tensor& t) const { return pixels + t.values * vectors; }
   Floats* gradients(const Tensor& t) const { return pixels + t.gradients * vectors; }
@@ -118,9 +125,10 @@ struct Norms {
 // What clipping multiplies every example by. In float64: with float32 all later sums are rounded
 // otherwise when one example is replaced, by more than is priced.
 struct ClipFactors {
-  // 0 where not finite.
+  // A factor for every example; 0 where its gradient is not finite.
   Wide factor[MAX_VECTORS];
-  // Examples whose gradient is not finite count as zero.
+  // Set for examples whose gradient is finite. The others count as zero, which the factor alone
+  // does not do: 0 times infinity is NaN.
   Ints finite[MAX_VECTORS];
 
   // Scales some values, one an example.
@@ -130,12 +138,14 @@ struct ClipFactors {
   }
 };
 
+// A layer of the network: it reads one tensor and writes another.
 struct Layer {
+  // Which tensors.
   int in = 0;
   int out = 0;
   // Whether the gradient of `in` is needed.
   bool carries_back = true;
-  // Whether another layer has written to it before.
+  // Whether another layer has written to that gradient before.
   bool adds = false;
   ParameterBlock weight;
   ParameterBlock bias;
@@ -177,6 +187,8 @@ INLINE void for_rows(const Tensor& a, const Tensor& b, int vectors, F f) {
 
 // ---- layers whose weight gradients are first summed lane by lane
 
+// Lanes are examples, so a sum over examples is one over lanes. It costs shuffles, and is made
+// once: at the end of a step; of a block, where examples are clipped one by one.
 struct LaneGradients : Layer {
   Index lane_sum_count() const override {
     return weight.size() + (bias.exists() ? bias.length : 0);
