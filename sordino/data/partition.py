@@ -16,7 +16,8 @@ from sordino.randomness import Key, Purpose
 
 # For each client the indices of its training records, in ascending order.
 Parts = tuple[np.ndarray, ...]
-# Proportions are equal to six digits from here on; far above, sums of gamma draws overflow.
+# The largest parameter of a Dirichlet draw that is used. From here on proportions are equal to six
+# digits; far above, sums of gamma draws overflow.
 LARGEST_BETA = 1e12
 
 # How records are shared out by each kind of partition.
@@ -39,15 +40,15 @@ def partition(
         dataset: The data set whose training records are shared out.
         data: The kind of partition, and the number of records of each client; by default as many
             as there are for each.
-        clients: How many clients share them.
+        clients: How many clients share the records.
         key: Decides every draw.
 
     Returns:
         For each client, the indices of its records in ascending order.
 
     Raises:
-        UserError: More records than there are, a client without records, or a partition that the
-            data do not allow.
+        UserError: More records are asked for than there are, a client would have none, or the data
+            do not allow such a partition.
 
     Example:
         >>> from sordino.data import load_dataset
@@ -85,7 +86,7 @@ def _deal_by_proportions(
     clients: int,
     key: Key,
 ) -> Parts:
-    """Returns records by label proportions that are drawn for each client."""
+    """Returns records in proportions of labels that are drawn for each client."""
     if data.sizes is not None:
         return _deal_sizes(dataset, data.sizes, key)
     records = _count_records(dataset, data, clients)
@@ -118,9 +119,8 @@ def _draw_counts(
 ) -> np.ndarray:
     """Returns how many records of each label a client gets, by a multinomial draw.
 
-    What a label cannot give is drawn again from those that still can.
+    A label may run out: what it cannot give is drawn again from the labels that are left.
     """
-    # A label may run out. What it cannot give is drawn again from the labels that are left.
     counts = np.zeros_like(left)
     while (lacking := records - counts.sum()) > 0:
         weights = np.where(counts < left, proportions, 0.0)
@@ -139,7 +139,7 @@ def _deal_shards(
     clients: int,
     key: Key,
 ) -> Parts:
-    """Returns random shards of the records, sorted by label and cut at equal distances."""
+    """Returns random shards: pieces of equal size of the records in the order of their labels."""
     if data.sizes is not None:
         return _deal_sizes(dataset, data.sizes, key)
     _count_records(dataset, data, clients)
@@ -222,7 +222,7 @@ def refuse_blank_owner(source: str, column: str, values: np.ndarray, place: str 
 
 
 def _refuse_other_sizes(parts: Parts, data: Data) -> None:
-    """Refuses parts of another size than the protocol says: prices count on it."""
+    """Refuses parts whose sizes are not those of the protocol, by which prices are computed."""
     sizes = tuple(len(part) for part in parts)
     if data.sizes is not None and data.sizes != sizes:
         allowed = f"{list(sizes)}, as many as clients 0 to {len(sizes) - 1} have"
@@ -312,7 +312,7 @@ def client_tests(
         For each client, indices of test records in ascending order.
 
     Raises:
-        UserError: A client none of whose labels is in the test part.
+        UserError: None of a client's labels is in the test part.
 
     Example:
         >>> from sordino.data import load_dataset

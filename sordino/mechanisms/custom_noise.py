@@ -2,13 +2,13 @@
 
 A factory is called with the scale and returns an object with
 
-    uniforms               how many uniform numbers make one value of noise
-    sample(uniforms)       (..., uniforms) numbers in (0, 1) to (...) independent values of noise
-    divergence(order, shifts)   an array: Rényi divergence of one coordinate moved by each shift, in
-                           both directions, nondecreasing
+    uniforms                    how many uniform numbers make one value of noise
+    sample(uniforms)            makes (...) independent values of (..., uniforms) numbers in (0, 1)
+    divergence(order, shifts)   the Rényi divergence of one coordinate when it is moved by each
+                                shift: an array, nondecreasing, the larger of both directions
 
-or, in place of `divergence`, `losses(shift)`: a dp_accounting privacy-loss distribution of one
-coordinate, good for one parameter only.
+In place of `divergence` it may have `losses(shift)`: a dp_accounting privacy-loss distribution of
+one coordinate, which prices models of one parameter only.
 
 The claim is tested before it is used: every value must depend on its own uniforms and on nothing
 else, so that values are independent and repeat; and a histogram of them, moved and not moved, must
@@ -46,8 +46,12 @@ from sordino.protocol.errors import UserError
 from sordino.randomness import Stream
 from sordino.uniform_words import unit_interval
 
-CELLS = 256  # of the density that an attack uses
+# Cells of the density that attacks use.
+CELLS = 256
+# Each shift of the grid of shifts is this much longer than the one before.
 GRID_RATIO = 1.02
+# How many shifts show whether the claim for a single coordinate falls somewhere.
+CHECKED_SHIFTS = 64
 
 # Earlier names of the example, which files of earlier runs may have.
 EARLIER_FACTORIES = {"sordino.privacy.custom:logistic": f"{__name__}:logistic"}
@@ -58,13 +62,13 @@ class TestedNoise:
     """A noise that passed its test.
 
     Attributes:
-        sample: (..., uniforms) numbers in (0, 1) to (...) values.
+        sample: Turns (..., uniforms) numbers in (0, 1) into (...) values.
         uniforms: How many uniform numbers make one value.
-        divergences: Order and shifts to one-coordinate divergences.
+        divergences: Turns an order and shifts into the claimed divergences of one coordinate.
         scalar: Whether the claim is a privacy-loss distribution, good for one parameter only.
-        moments: Measured E|X| and E X^2.
-        density: Places, and the logarithm of the density there, as measured.
-        vouched: What the user vouches for.
+        moments: E|X| and E X^2, as measured.
+        density: Some values, and the logarithm of the density at each, as measured.
+        vouched: The claims that nobody has proved, in words: the user vouches for them.
     """
 
     sample: Callable[[np.ndarray], np.ndarray]
@@ -82,7 +86,7 @@ class CustomMechanism(Mechanism[Custom]):
 
     @property
     def tested(self) -> TestedNoise:
-        """What the factory gives, after the test."""
+        """The noise that the factory makes, after its test."""
         return find_tested_noise(self.noise.factory, self.noise.scale)
 
     @property
@@ -94,8 +98,8 @@ class CustomMechanism(Mechanism[Custom]):
         """Returns the price that the factory claims, at its worst over all moves.
 
         Args:
-            norm: Which norm of the vector is clipped, "l1" or "l2".
-            dimension: Number of coordinates, where it is known.
+            norm: The norm of the vector that is clipped, "l1" or "l2".
+            dimension: The number of coordinates, where it is known.
 
         Raises:
             UserError: The dimension is needed and not known.
@@ -107,17 +111,17 @@ class CustomMechanism(Mechanism[Custom]):
             """Returns the largest divergence over moves of at most a norm.
 
             Args:
-                order: Order of the divergence.
-                shift: The largest norm of the move.
+                order: The order of the divergence.
+                shift: The largest norm of a move.
             """
             return find_worst_divergence(tested, order, shift, norm, size)
 
         def tabulate(shifts: np.ndarray, orders: np.ndarray) -> np.ndarray:
-            """Returns the divergences of all pairs, a shift a row.
+            """Returns the divergences of all pairs, with a row for each shift.
 
             Args:
-                shifts: Norms of moves.
-                orders: Orders of the divergences.
+                shifts: The largest norms of moves.
+                orders: The orders of the divergences.
             """
             rows = []
             for shift in shifts.tolist():
@@ -139,9 +143,9 @@ class CustomMechanism(Mechanism[Custom]):
         """Returns independent values of noise; equal calls give equal values.
 
         Args:
-            stream: The place in the keystream that the values are made of.
-            trainings: Number of rows, one for each training side by side.
-            count: Number of values in a row.
+            stream: Where the keystream begins that the values are made of.
+            trainings: The number of rows, one for each training.
+            count: The number of values in a row.
         """
         tested = self.tested
         words = draw_words(stream, trainings, count, tested.uniforms)
@@ -172,7 +176,7 @@ class CustomMechanism(Mechanism[Custom]):
 
     @property
     def growing_entry(self) -> None:
-        # What the scale means, only the factory knows.
+        # Only the factory knows what its scale means: a larger one need not be more noise.
         return None
 
     @property
@@ -185,11 +189,11 @@ def find_tested_noise(factory: str, scale: float) -> TestedNoise:
     """Returns the noise of a factory after its claim was tested.
 
     Args:
-        factory: Its name, "package.module:name".
-        scale: What it is called with.
+        factory: The factory, as "package.module:name".
+        scale: The scale that it is called with.
 
     Raises:
-        UserError: There is no such factory, it gives something else than noise, or its noise is
+        UserError: There is no such factory, it makes something else than noise, or its noise is
             smaller than it claims.
 
     Example:
@@ -201,27 +205,28 @@ def find_tested_noise(factory: str, scale: float) -> TestedNoise:
 
 
 def build_noise(factory: str, scale: float) -> Any:
-    """Returns what a factory gives.
+    """Calls a factory and checks the parts of what it made, but no claim.
 
     Args:
-        factory: Its name, "package.module:name".
-        scale: Handed to it.
+        factory: The factory, as "package.module:name".
+        scale: The scale that it is called with.
 
     Raises:
-        UserError: There is no such factory, or it gives something else than noise.
+        UserError: There is no such factory, or it makes something else than noise.
     """
     module, _, name = EARLIER_FACTORIES.get(factory, factory).partition(":")
-    try:
-        maker = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise UserError(f"noise.mechanism = {factory!r}: {error}.") from None
-    except AttributeError:
-        raise UserError(f"noise.mechanism = {factory!r}: {module} has no {name}.") from None
     with report_errors_of(factory):
+        try:
+            found = importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"noise.mechanism = {factory!r}: {error}.") from None
+        maker = getattr(found, name, None)
+        if maker is None:
+            raise UserError(f"noise.mechanism = {factory!r}: {module} has no {name}.")
         made = maker(scale)
     uniforms = getattr(made, "uniforms", None)
-    samples = callable(getattr(made, "sample", None)) and isinstance(uniforms, int)
-    if not samples or made.uniforms < 1:
+    counted = isinstance(uniforms, int) and uniforms >= 1
+    if not counted or not callable(getattr(made, "sample", None)):
         raise UserError(
             f"noise.mechanism = {factory!r}: expected an object with `uniforms`, `sample` and "
             "`divergence` or `losses`."
@@ -240,10 +245,10 @@ def report_errors_of(name: str) -> Iterator[None]:
     """Turns any error in a user's code into one line that says where it happened.
 
     Args:
-        name: Name of the factory.
+        name: The name of the factory.
 
     Raises:
-        UserError: Names the factory, the error and its line.
+        UserError: The code raised an error; the message names the factory, the error and its line.
     """
     try:
         yield
@@ -257,11 +262,11 @@ def report_errors_of(name: str) -> Iterator[None]:
 
 
 def hold_claim_against_samples(made: Any, name: str) -> TestedNoise:
-    """Returns a noise after its claim was held against a histogram of its sampler.
+    """Returns a noise after its claim was held against a histogram of its values.
 
     Args:
-        made: What the factory gave.
-        name: Name of the factory.
+        made: The noise that the factory made.
+        name: The name of the factory.
 
     Raises:
         UserError: The samples contradict the claim.
@@ -283,9 +288,10 @@ def hold_claim_against_samples(made: Any, name: str) -> TestedNoise:
         f"did not contradict it at {len(TESTED_SHIFTS)} shifts and {len(TESTED_ORDERS)} orders)"
     )
     return TestedNoise(
-        sample=made.sample,
+        # Both are called long after the test, with uniforms, orders and shifts that it did not try.
+        sample=report_errors_of(name)(made.sample),
         uniforms=made.uniforms,
-        divergences=divergences,
+        divergences=report_errors_of(name)(divergences),
         scalar=scalar,
         moments=(float(np.abs(values).mean()), float(np.square(values).mean())),
         density=measure_density(values),
@@ -296,7 +302,7 @@ def hold_claim_against_samples(made: Any, name: str) -> TestedNoise:
 def measure_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the middles of cells of equal mass, and the logarithm of the density there.
 
-    It promises nothing: attacks use it.
+    Attacks use it; no guarantee rests on it.
 
     Args:
         values: Values of the noise.
@@ -309,14 +315,16 @@ def measure_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _divergences_of_losses(losses: Callable[[float], Any]) -> Divergences:
+    """Returns the divergences of the privacy-loss distributions that a factory claims."""
+    # The same few shifts are priced at many orders.
     distributions = lru_cache(maxsize=64)(losses)
 
     def find_divergences(order: float, shifts: np.ndarray) -> np.ndarray:
         """Returns the divergence at each shift.
 
         Args:
-            order: Order of the divergences.
-            shifts: Shifts of one coordinate.
+            order: The order of the divergences.
+            shifts: The shifts of one coordinate.
         """
         found = []
         for shift in np.ravel(shifts).tolist():
@@ -330,11 +338,11 @@ def _divergences_of_losses(losses: Callable[[float], Any]) -> Divergences:
 
 
 def divergence_of_distribution(distribution: Any, order: float) -> float:
-    """Returns the Rényi divergence of a dp_accounting privacy-loss distribution, both directions.
+    """Returns the Rényi divergence of a privacy-loss distribution, the larger of both directions.
 
     Args:
-        distribution: Distribution of privacy losses, on a grid.
-        order: Finite, above 1.
+        distribution: The distribution, as dp_accounting has it: on a grid of losses.
+        order: The order of the divergence, finite and above 1.
     """
     found = []
     for part in (distribution._pmf_remove, distribution._pmf_add):
@@ -360,11 +368,11 @@ def find_worst_divergence(
     """Returns the largest sum of one-coordinate divergences over shift vectors.
 
     Args:
-        noise: Noise with its claim.
-        order: Order of the divergences.
-        shift: The largest norm of a vector.
-        norm: Which norm, "l1" or "l2".
-        dimension: Number of coordinates.
+        noise: The noise with its claim.
+        order: The order of the divergences.
+        shift: The largest norm of a shift vector.
+        norm: The norm, "l1" or "l2".
+        dimension: The number of coordinates.
 
     Raises:
         UserError: The claim is good for one coordinate only, or is not a nondecreasing function.
@@ -372,7 +380,7 @@ def find_worst_divergence(
     if shift == 0:
         return 0.0
     if dimension == 1:
-        return float(np.asarray(noise.divergences(order, np.array([shift])))[0])
+        return _read_claim(noise, order, shift)
     if noise.scalar:
         raise UserError(
             "this noise is priced by a privacy-loss distribution of one coordinate: its worst case "
@@ -399,11 +407,29 @@ def find_worst_divergence(
     return dimension * _evaluate_concave_majorant(starts, highest, whole / dimension)
 
 
+def _read_claim(noise: TestedNoise, order: float, shift: float) -> float:
+    """Returns the claimed divergence of one coordinate that moves by at most a shift."""
+    shifts = np.array([shift])
+    if not noise.scalar:
+        # Shorter moves must cost no more. Distributions of losses are too slow for many shifts.
+        shifts = np.linspace(0, shift, CHECKED_SHIFTS + 1)[1:]
+    values = np.asarray(noise.divergences(order, shifts), dtype=float)
+    # Infinity is a price; NaN and negative numbers are none.
+    if not (values >= 0).all() or (values[:-1] * (1 - 1e-9) > values[1:]).any():
+        raise UserError(
+            f"its divergence of order {order:g} is not a nondecreasing function of "
+            f"shifts up to {shift:g}, or below 0 there: nothing can be promised."
+        )
+    return float(values[-1])
+
+
 def _evaluate_concave_majorant(starts: np.ndarray, values: np.ndarray, at: float) -> float:
     """Returns the least concave function above a rising staircase, at one point.
 
-    The staircase takes `values` from `starts` on.
+    The staircase takes each of `values` from its place in `starts` on.
     """
+    # The corners on the upper convex hull, from left to right: a corner is dropped where it lies on
+    # or below the line from the one before it to the one after it.
     hull: list[int] = []
     for index in range(len(starts)):
         while len(hull) >= 2:
@@ -447,8 +473,8 @@ class logistic:
         """Returns the pure bound, which holds at every order.
 
         Args:
-            order: Order of the divergence, which does not matter.
-            shifts: Shifts of one coordinate.
+            order: The order of the divergence, which does not matter.
+            shifts: The shifts of one coordinate.
         """
         divergences: np.ndarray = np.abs(shifts) / self.scale
         return divergences

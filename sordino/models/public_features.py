@@ -34,9 +34,9 @@ BUILT_IN: dict[str, Callable[[Shape], Transform]] = {
     "scattering": Scattering,
     "random-filters": RandomFilters,
 }
-# Records that pass through a transform together. Temporaries for that many stay small.
+# How many records pass through a transform together: few, so that temporaries stay small.
 CHUNK = 64
-# Invented records that a transform is tried on.
+# How many invented records a transform is tried on.
 PROBES = 7
 # Two results for one record may differ by roundings, and by nothing else.
 TOLERANCE = 1e-4
@@ -46,12 +46,14 @@ class TriedTransform(NamedTuple):
     """A transform that passed its test.
 
     Attributes:
-        apply: Features of a batch of records.
+        name: The name of the transform in the protocol.
+        apply: Computes the features of a batch of records.
         output_shape: The shape of one record's features.
-        fingerprint: A digest of its code and of what it makes of invented records.
+        fingerprint: A digest of its code and of the features of invented records.
         threads: How many batches may be transformed at a time.
     """
 
+    name: str
     apply: Transform
     output_shape: Shape
     fingerprint: str
@@ -69,8 +71,8 @@ def apply_features(dataset: Dataset, features: str | None) -> Dataset:
         The data set with float32 features; without `features`, the same one.
 
     Raises:
-        UserError: A transform that cannot be found, does not fit the records, or was seen to look
-            at more than one record.
+        UserError: The transform cannot be found, does not fit the records, or was seen to look at
+            more than one record.
 
     Example:
         >>> from sordino.data import load_dataset
@@ -96,11 +98,11 @@ def find_transform(features: str, input_shape: Shape) -> TriedTransform:
     """Returns a transform, after its test.
 
     Args:
-        features: A built-in name, or package.module:factory.
+        features: A built-in name, or "package.module:factory".
         input_shape: The shape of one record.
 
     Raises:
-        UserError: It cannot be found, raises, or fails the test.
+        UserError: The transform cannot be found, raises an error, or fails the test.
     """
     if features in BUILT_IN:
         made: Transform = BUILT_IN[features](input_shape)
@@ -110,7 +112,7 @@ def find_transform(features: str, input_shape: Shape) -> TriedTransform:
         try:
             made = factory(input_shape)
         except Exception as error:
-            # Whatever the user's factory raises.
+            # A user's factory may raise anything.
             raise UserError(
                 f"data.features = {features!r}: the factory raised {type(error).__name__}: "
                 f"{error}. It is called with the shape of a record, and returns a function of a "
@@ -127,7 +129,7 @@ def read_code(factory: Callable[..., object]) -> str:
     """Returns the source of the module that a factory is in; empty where there is none.
 
     Args:
-        factory: What makes the public function of a record.
+        factory: The factory of a transform.
     """
     module = inspect.getmodule(factory)
     try:
@@ -149,15 +151,15 @@ def try_transform(
     Real records are not used: whether a client answers must not depend on its records.
 
     Args:
-        features: Its name in the protocol.
-        transform: The fixed public function of a record.
+        features: The name of the transform in the protocol.
+        transform: The transform.
         input_shape: The shape of one record.
-        code: Its source, as far as it is known.
+        code: The source of the transform, as far as it is known.
         threads: How many batches may be transformed at a time.
 
     Raises:
-        UserError: It raises, returns something else than features, or a record's features depend
-            on other records or on earlier calls.
+        UserError: The transform raises an error, returns something else than features, or a
+            record's features depend on other records or on earlier calls.
     """
     generator = np.random.default_rng(0)
     drawn = generator.standard_normal((PROBES, *input_shape), dtype=np.float32)
@@ -179,25 +181,32 @@ def try_transform(
             )
     fingerprint = hashlib.sha256(f"{features}\0{code}\0".encode())
     fingerprint.update(together.numpy().tobytes())
-    return TriedTransform(transform, tuple(together.shape[1:]), fingerprint.hexdigest(), threads)
+    return TriedTransform(
+        name=features,
+        apply=transform,
+        output_shape=tuple(together.shape[1:]),
+        fingerprint=fingerprint.hexdigest(),
+        threads=threads,
+    )
 
 
 def transform_batch(features: str, transform: Transform, records: Tensor) -> Tensor:
     """Returns the features of some records, checked.
 
     Args:
-        features: The transform's name in the protocol.
-        transform: The fixed public function of a record.
-        records: float32, one record a row.
+        features: The name of the transform in the protocol.
+        transform: The transform.
+        records: The records as float32, one a row.
 
     Raises:
-        UserError: It raises, or returns anything but finite numbers, a row for each record.
+        UserError: The transform raises an error, or returns anything but finite numbers, a row for
+            each record.
     """
     try:
         with torch.no_grad():
             made = transform(records)
     except Exception as error:
-        # Whatever the user's transform raises.
+        # A user's transform may raise anything.
         raise UserError(
             f"data.features = {features!r}: the transform raised {type(error).__name__}: {error}"
         ) from error
@@ -213,12 +222,12 @@ def transform_batch(features: str, transform: Transform, records: Tensor) -> Ten
 
 
 def transform_records(dataset: Dataset, x: np.ndarray, transform: TriedTransform) -> np.ndarray:
-    """Returns the features of stored records, from the cache where they are there.
+    """Returns the features of stored records, from the cache if it has them.
 
     Args:
-        dataset: Dataset whose scale and shift make inputs of stored records.
+        dataset: The data set, whose scale and shift make inputs of stored records.
         x: The records, as they are stored.
-        transform: The fixed public function of a record.
+        transform: The transform.
     """
     shape = (len(x), *transform.output_shape)
     if len(x) == 0:
@@ -240,17 +249,17 @@ def fill_features(
     """Computes the features of records, some batches at a time.
 
     Args:
-        dataset: Dataset whose scale and shift make inputs of stored records.
+        dataset: The data set, whose scale and shift make inputs of stored records.
         x: The records, as they are stored.
-        transform: The fixed public function of a record.
-        target: Where the features go.
+        transform: The transform.
+        target: The array that the features are written to.
     """
 
     def fill_chunk(start: int) -> None:
         """Writes the features of some records."""
         stored = x[start : start + CHUNK].astype(np.float32)
         inputs = torch.from_numpy(stored * dataset.scale + dataset.shift)
-        made = transform_batch("the transform", transform.apply, inputs)
+        made = transform_batch(transform.name, transform.apply, inputs)
         target[start : start + CHUNK] = made.numpy()
 
     before = torch.get_num_threads()

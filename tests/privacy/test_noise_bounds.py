@@ -367,6 +367,49 @@ def test_the_concave_majorant_is_above_every_spread(norm: str) -> None:
     assert 0.8 * bound < largest <= bound
 
 
+@pytest.mark.parametrize(
+    "claim",
+    [
+        lambda order, shifts: shifts * np.nan,
+        lambda order, shifts: 1 - 2 * shifts,
+        lambda order, shifts: np.minimum(shifts, np.abs(2 - shifts)),
+    ],
+)
+@pytest.mark.parametrize("dimension", [1, 5])
+def test_a_claim_that_is_no_rising_function_is_no_price(claim, dimension: int) -> None:
+    noise = custom_noise.hold_claim_against_samples(custom_noise.logistic(1.0), "logistic")
+    with pytest.raises(UserError, match="nothing can be promised"):
+        find_worst_divergence(replace(noise, divergences=claim), 2.0, 1.9, "l2", dimension)
+
+
+class FailsLater(custom_noise.logistic):
+    """A noise whose code fails where its test does not look."""
+
+    def divergence(self, order: float, shifts: np.ndarray) -> np.ndarray:
+        if order > 40:
+            raise ArithmeticError("too large an order")
+        return super().divergence(order, shifts)
+
+
+def fails_later(scale: float) -> FailsLater:
+    return FailsLater(scale)
+
+
+def test_an_error_of_a_users_noise_after_its_test_is_one_sentence() -> None:
+    noise = Custom(factory=f"{__name__}:fails_later", scale=1.0)
+    with pytest.raises(
+        UserError, match=r"fails_later' failed: ArithmeticError: too large an order"
+    ):
+        certify(plan(noise, rounds=1)).rdp(64.0)
+
+
+def test_an_error_while_a_users_module_is_read_is_one_sentence(tmp_path, monkeypatch) -> None:
+    (tmp_path / "unfinished_noise.py").write_text("maker = undefined_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"failed: NameError.*unfinished_noise.py, line 1"):
+        custom_noise.build_noise("unfinished_noise:maker", 1.0)
+
+
 class ByLosses(Claimed):
     """The same noise, priced by a privacy-loss distribution."""
 
