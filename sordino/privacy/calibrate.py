@@ -22,10 +22,10 @@ class Calibration:
     Attributes:
         parameter: The entry of [noise] that was searched: sigma, scale, step for a staircase,
             multiplier for the rule noisy-sgd.
-        value: Its value.
+        value: The value of that entry.
         protocol: The protocol with that noise.
         guarantee: The guarantee with that noise.
-        target: What was asked for, such as {"epsilon": 4.0, "delta": 1e-5}.
+        target: The target, such as {"epsilon": 4.0, "delta": 1e-5}.
         achieved: The same quantity as certified with the noise found; never past the target.
 
     Example:
@@ -61,7 +61,7 @@ class Calibration:
         )
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the calibration as JSON says it."""
+        """Returns the calibration as `calibrate --json` prints it."""
         delta = self.target.get("delta", 1e-5)
         return {
             self.parameter: self.value,
@@ -93,13 +93,14 @@ def calibrate(
         protocol: The protocol, the path of its file, or a dictionary of its tables; how much
             noise it has does not matter.
         view: The adversary.
-        unit: The hidden unit.
-        epsilon: Largest epsilon, at `delta`.
-        delta: Delta for `epsilon`.
-        beta: Least false negative rate of a test whose false positive rate is `at_alpha`.
-        at_alpha: For `beta`.
-        advantage: Largest advantage over guessing, 1 - FPR - FNR, of any test.
-        sizes: Number of records of every client, where known; without them the noise suffices for
+        unit: The hidden unit, "record" or "client".
+        epsilon: The largest epsilon allowed, at `delta`.
+        delta: The delta that belongs to `epsilon`.
+        beta: The least false negative rate that any test may have whose false positive rate is
+            `at_alpha`.
+        at_alpha: The false positive rate at which `beta` is demanded.
+        advantage: The largest advantage over guessing allowed, 1 - FPR - FNR, of any test.
+        sizes: The number of records of every client, where known; without it the noise suffices for
             any.
 
     Raises:

@@ -27,9 +27,9 @@ def certify(
         protocol: The protocol, the path of its file, or a dictionary of its tables.
         view: The adversary: server, rounds, coalition:k, final, weak, strong.
         unit: The hidden unit, "record" or "client".
-        delta: Where bounds are compared to find the smallest.
-        rounds: Which rounds are run, with repetitions; by default all of the protocol.
-        sizes: Number of records of every client, where they differ.
+        delta: The delta at which bounds are compared by their epsilon to find the smallest.
+        rounds: The rounds that are run, with repetitions; by default all of the protocol.
+        sizes: The number of records of every client, where they differ.
 
     Returns:
         The bound, with everything that gives it meaning.

@@ -14,19 +14,19 @@ from typing import Any
 
 from sordino.protocol import UserError
 
-# What neighbouring data sets are, by dp_accounting's name.
+# The names that dp_accounting has for our kinds of neighbouring data sets.
 RELATIONS = {"add-or-remove": "ADD_OR_REMOVE_ONE", "replace-one": "REPLACE_ONE"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventPrice:
-    """What an event amounts to.
+    """The price of an event for one kind of neighbouring data sets.
 
     Attributes:
         adjacency: How neighbouring data sets differ.
-        epsilon: The smallest that an accountant proves; None where none can price the event.
-        delta: At this delta.
-        accountant: Which one proves it; or why none does.
+        epsilon: The smallest epsilon that an accountant proves; None where none prices the event.
+        delta: The delta at which epsilon holds.
+        accountant: The accountant that proves it, or the reason why none does.
     """
 
     adjacency: str
@@ -95,8 +95,8 @@ def price_event(event: Any, delta: float) -> list[EventPrice]:
     """Returns the smallest epsilon that dp_accounting proves, for both kinds of neighbours.
 
     Args:
-        event: The event.
-        delta: At this delta.
+        event: An event of dp_accounting.
+        delta: The delta of the guarantee, above 0 and below 1.
 
     Example:
         >>> event = decode_event({"class_name": "GaussianDpEvent", "noise_multiplier": 2.0})

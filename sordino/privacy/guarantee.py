@@ -19,7 +19,6 @@ from sordino.protocol import (
 )
 from sordino.protocol.views import ANY_UNIT_IN_WORDS
 
-# Whether a partition deals pooled records to clients by their labels.
 # What is said of records whose contents decide which client has which record; "" where none do.
 ASSIGNMENT_NOTES: Registry[str] = Registry("note on the assignment", "partition", Partition)
 ASSIGNMENT_NOTES.register(Iid)("")
@@ -41,17 +40,18 @@ class Guarantee:
     """What an adversary learns, at most.
 
     Attributes:
-        view: Who the adversary is.
+        view: The adversary.
         unit: The hidden unit, "record" or "client".
         adjacency: How neighbouring data sets differ.
-        kind: "bound" for something proved; nothing else comes out of `certify`.
-        method: Which of the valid bounds this is, the smallest.
+        kind: Always "bound": what is promised is proved.
+        method: The name of the method that proves the bound, the smallest of all that are valid.
         assumptions: What the user vouched for and the bound uses; empty for an unconditional one.
-        curve: The bound itself, for noise as it is drawn.
-        derivation: Its derivation, line by line, with theorem numbers.
+        curve: The privacy curve, for noise as it is drawn.
+        derivation: The derivation of the bound, line by line, with theorem numbers.
         unconditional: The smallest bound that needs nothing vouched for, where this one does.
-        notes: What the guarantee is about, where a simulation makes it less than it seems.
-        sees: What the adversary sees, in words; left out: what the view says.
+        notes: Sentences that limit what the guarantee is about, such as for a simulated assignment
+            of records.
+        sees: What the adversary sees, in words; by default in those of the view.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
@@ -130,7 +130,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the smallest epsilon known to hold at `delta`, rounded up.
 
         Args:
-            delta: Delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         return self.curve.epsilon(delta)
 
@@ -138,7 +138,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the smallest delta known to hold at `epsilon`, rounded up.
 
         Args:
-            epsilon: Epsilon at which delta is asked for.
+            epsilon: The epsilon, at least 0.
         """
         return self.curve.delta(epsilon)
 
@@ -156,7 +156,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the Rényi divergence of this order, rounded up; up to `total_variation`.
 
         Args:
-            order: Order of the divergence, above 1.
+            order: The order of the Rényi divergence, above 1.
         """
         return self.curve.law.rdp(order)
 
@@ -164,7 +164,7 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         """Returns the guarantee in words, at one delta, with what must be said with it.
 
         Args:
-            delta: Delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         details = ", ".join([self.adjacency, self.kind, self.method])
         if self.mu is not None and self.rho is not None:
@@ -196,10 +196,10 @@ epsilon = 4.38 (delta = 1e-5) about any one record of a client \
         return "\n".join(self.derivation)
 
     def as_document(self, delta: float) -> dict[str, Any]:
-        """Returns the guarantee as JSON says it, at one delta.
+        """Returns the guarantee as `certify --json` prints it, at one delta.
 
         Args:
-            delta: Delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         return {
             "view": str(self.view),
@@ -223,7 +223,7 @@ def epsilon_in_words(epsilon: float) -> str:
     JSON has the digits.
 
     Args:
-        epsilon: The bound.
+        epsilon: An upper bound on epsilon; may be infinite.
 
     Example:
         >>> [epsilon_in_words(value) for value in (7.9312, 100.0, 100.1, float("inf"))]
@@ -260,8 +260,8 @@ def round_up(value: float, digits: int = 3) -> str:
     """Returns a number for people, never below the true one.
 
     Args:
-        value: The number.
-        digits: How many are shown.
+        value: The number to show.
+        digits: The number of significant digits.
 
     Example:
         >>> [round_up(value) for value in (4.3711, 0.00012341, 123.4, float("inf"), 0.0)]
@@ -280,7 +280,7 @@ def format_delta(delta: float) -> str:
     """Returns a delta as people write it.
 
     Args:
-        delta: The probability with which epsilon may be exceeded.
+        delta: The delta to write.
 
     Example:
         >>> [format_delta(delta) for delta in (1e-5, 0.001, 2.5e-12)]
@@ -294,8 +294,8 @@ def round_down(value: float, digits: int = 3) -> str:
     """Returns a lower bound for people, never above the true one.
 
     Args:
-        value: The bound.
-        digits: How many are shown.
+        value: The lower bound to show.
+        digits: The number of significant digits.
 
     Example:
         >>> round_down(4.3799), round_down(0.0), round_down(123.9)

@@ -1,7 +1,7 @@
 """What noise of integers hides, as the normal noise that hides as much (docs/theory.md#a12).
 
 Rounding moves uploads a little further apart, and discrete noise of parameter s hides what normal
-noise of sqrt(s^2 - r^2) does. With both, every bound for normal noise holds as it is.
+noise of sqrt(s^2 - r^2) does. With both, every bound for normal noise holds unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def price_noise(protocol: Protocol) -> PricedNoise:
     """Returns the clients' noise as prices count it.
 
     Args:
-        protocol: The protocol, whose noise is normal and joins uploads.
+        protocol: A protocol with normal noise on uploads.
 
     Raises:
         UserError: The price depends on the number of parameters, which the protocol does not say.
@@ -71,7 +71,7 @@ def bound_sampler_distance(protocol: Protocol, rounds: int) -> float:
 
     Args:
         protocol: The federation that is priced.
-        rounds: How many rounds are run.
+        rounds: The number of rounds that are run.
 
     Returns:
         The distance; 0 where noise is of floating-point numbers.

@@ -43,10 +43,12 @@ class Ledger:
     """
 
     def __init__(self, path: Path, file: BinaryIO, reading: Reading) -> None:
-        self.path, self._file, self._chain, self._size = path, file, reading.chain, reading.size
-        self.cut_short = (
-            reading.cut_short
-        )  # whether a crash had left an incomplete line, which was dropped
+        self.path = path
+        self._file = file
+        self._chain = reading.chain
+        self._size = reading.size
+        # Whether a crash had left an incomplete line, which was dropped.
+        self.cut_short = reading.cut_short
         self._events = list(reading.events)
         self._seal = reading.seal
         self._charged = {(e.round, e.clients) for e in self._events if isinstance(e, RoundCharged)}
@@ -126,7 +128,7 @@ class Ledger:
 
         Args:
             round: The round's number, from 0.
-            clients: Those that take part.
+            clients: The clients that take part.
         """
         members = tuple(int(client) for client in clients)
         earlier = self._attempts[round]
@@ -142,7 +144,7 @@ class Ledger:
 
         Args:
             round: The round's number, from 0.
-            reasons: By client, why its upload did not come.
+            reasons: For each such client, why its upload did not come.
         """
         self._append_line(
             Missed(round=round, clients=tuple(reasons), reasons=tuple(reasons.values()))
@@ -199,7 +201,8 @@ class Ledger:
             self._file.truncate(self._size)
             self._file.seek(self._size)
             raise
-        self._chain, self._size = chain, self._size + len(line)
+        self._chain = chain
+        self._size += len(line)
         # A run that continues after its seal is no longer sealed by it.
         self._seal = event if isinstance(event, Sealed) else None
         if not isinstance(event, Sealed):
@@ -210,7 +213,12 @@ class Ledger:
 class Reading:
     """What a ledger file says.
 
-    `cut_short` tells that its last line is incomplete; `seal` is its last line if that seals it.
+    Attributes:
+        events: The entries, without a seal.
+        seal: The last line, if it seals the ledger.
+        chain: The hash that the next line is chained to.
+        size: The size in bytes of all complete lines.
+        cut_short: Whether the last line is incomplete.
     """
 
     events: tuple[Event, ...]
@@ -258,8 +266,8 @@ def refuse_unpaid(path: Path, events: Iterable[Event], rounds: int) -> None:
 
     Args:
         path: Path of the file, for the message.
-        events: Its entries.
-        rounds: How many rounds were run.
+        events: The entries of the ledger.
+        rounds: The number of rounds that were run.
 
     Raises:
         Changed: A round that was run is not paid for.
@@ -282,7 +290,7 @@ def refuse_grown(file: BinaryIO, size: int, path: Path) -> None:
 
     Args:
         file: The open ledger.
-        size: As far as this process has read or written.
+        size: The size that the file had when this process last read or wrote it.
         path: Path of the file, for the message.
 
     Raises:
@@ -324,7 +332,7 @@ def verify_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Line,
     """Returns the entry of a line, and the hash that the next line is chained to.
 
     Args:
-        line: Without its end.
+        line: The line without its line break.
         chain: The hash of the line before.
         path: Path of the file, for the message.
         number: Number of the line, for the message.
@@ -350,7 +358,7 @@ def first_entry(events: Sequence[Event], path: Path) -> Opened:
     """Returns the entry that opens a ledger.
 
     Args:
-        events: The entries.
+        events: The entries of the ledger.
         path: Path of the file, for the message.
 
     Raises:

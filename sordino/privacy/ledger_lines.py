@@ -20,7 +20,7 @@ class Opened:
 
     Attributes:
         protocol: SHA-256 of the protocol file.
-        generator: Name of the generator of random numbers.
+        generator: The name of the generator of random numbers.
         noise: "seeded" or "fresh".
         sizes, partition, data, facts: SHA-256 of what a run is priced and shown by
             (federation/store/seals.py). None in the ledgers of clients, and in those of runs that
@@ -55,7 +55,10 @@ class Opened:
 class RoundCharged:
     """One round was paid for by these clients.
 
-    `attempt` counts how often it had been paid for before.
+    Attributes:
+        round: The number of the round, from 0.
+        clients: The clients that take part.
+        attempt: How often the round had been paid for before.
 
     Example:
         >>> RoundCharged(round=0, clients=(0, 1, 2)).attempt
@@ -71,9 +74,13 @@ class RoundCharged:
 class Missed:
     """Clients of a round that was paid for whose uploads did not come, or could not be used.
 
-    Their noise is not in the model.
+    Their noise is not in the model. They stay charged, since what a silent client sent may have
+    been seen.
 
-    They stay charged, since what a silent client sent may have been seen.
+    Attributes:
+        round: The number of the round, from 0.
+        clients: The clients that contributed nothing.
+        reasons: Why the upload of each of them is missing.
 
     Example:
         >>> Missed(round=0, clients=(2,), reasons=("it did not answer",)).clients
@@ -88,6 +95,10 @@ class Missed:
 @dataclass(frozen=True, kw_only=True)
 class Refused:
     """What a client was asked for and did not answer, in its own ledger. It cost nothing.
+
+    Attributes:
+        round: The number of the round, from 0.
+        reason: Why the client refused.
 
     Example:
         >>> Refused(round=3, reason="round 3 was answered already").round
@@ -106,9 +117,9 @@ class Answered:
     an attempt at its sum.
 
     Attributes:
-        round: Number of the round, from 0.
+        round: The number of the round, from 0.
         upload: The digest of the upload.
-        attempt: Attempt of the round's secure sum; None for an upload without masks.
+        attempt: The attempt at the round's secure sum; None for an upload without masks.
 
     Example:
         >>> Answered(round=3, upload="9f2c").round
@@ -128,7 +139,7 @@ class KeyGiven:
 
     Attributes:
         training: The digest of the training's name.
-        round: The first, since keys come before all rounds.
+        round: Always 0, the first round, since keys come before all rounds.
 
     Example:
         >>> KeyGiven(training="9f2c").training
@@ -144,8 +155,8 @@ class SurvivorsConfirmed:
     """A client is about to sign one list of survivors of a secure sum, in its own ledger.
 
     Attributes:
-        round: Number of the round, from 0.
-        attempt: Attempt of the round's secure sum.
+        round: The number of the round, from 0.
+        attempt: The attempt at the round's secure sum.
         survivors: The clients on the list.
 
     Example:
@@ -166,8 +177,8 @@ class SharesGiven:
     sum of that attempt.
 
     Attributes:
-        round: Number of the round, from 0.
-        attempt: Attempt of the round's secure sum.
+        round: The number of the round, from 0.
+        attempt: The attempt at the round's secure sum.
         threshold: The fewest contributions that are ever opened.
         survivors: The clients whose uploads are in the sum.
 
@@ -191,7 +202,7 @@ class Sealed:
 
     Attributes:
         status: How the run ended.
-        reason: Why, where a budget ended it.
+        reason: Why the run ended, where a budget ended it.
         rounds: The number of rounds that are in its model.
         protocol, sizes, partition, data, facts, scored: as in the first line, at the end.
         metrics, private, model, clients, uploads: SHA-256 of what the rounds left; empty where
@@ -245,7 +256,7 @@ def encode_line(event: Line, chain: str) -> tuple[bytes, str]:
     """Returns the line of an event, and the hash that the next line will be chained to.
 
     Args:
-        event: The entry.
+        event: The entry to write.
         chain: The hash of the line before.
     """
     # None is left out, so that lines from before there were seals are still written as they were.
@@ -260,7 +271,7 @@ def decode_line(body: dict[str, Any]) -> Line:
     """Returns the event of a parsed line.
 
     Args:
-        body: The line as JSON has it.
+        body: The JSON object of the line.
 
     Raises:
         ValueError: Another version, or a number below 0.

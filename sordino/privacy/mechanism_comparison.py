@@ -17,13 +17,13 @@ class Needed:
     """What one mechanism needs for a guarantee.
 
     Attributes:
-        mechanism: Its name.
-        parameter: The entry that says its size.
-        value: Value of that entry.
-        amplitude: Expected magnitude of the noise on a coordinate.
-        deviation: Its standard deviation.
-        width: A staircase's, which is as wide as an upload can move; None for others.
-        best: Whether no mechanism needs less noise.
+        mechanism: The name of the mechanism.
+        parameter: The entry of [noise] that sets the size of the noise.
+        value: The value of that entry.
+        amplitude: The expected magnitude of the noise on a coordinate.
+        deviation: The standard deviation of the noise on a coordinate.
+        width: The width of a staircase, which is as far as an upload can move; None for others.
+        best: Whether no other mechanism needs less noise.
     """
 
     mechanism: str
@@ -45,10 +45,10 @@ def mechanism_table(
     """Returns the noise that each mechanism needs for the same guarantee against the server.
 
     Args:
-        protocol: The protocol, with the model's dimension.
-        unit: The hidden unit.
-        epsilon: Epsilon of the guarantee.
-        delta: Delta of the guarantee.
+        protocol: A protocol that says how many parameters the model has.
+        unit: The hidden unit, "record" or "client".
+        epsilon: The epsilon of the guarantee.
+        delta: The delta of the guarantee.
 
     Returns:
         A row for each mechanism; the one with the least noise is marked.

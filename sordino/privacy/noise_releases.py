@@ -27,9 +27,9 @@ def price_of(noise: Noise, norm: str, dimension: int | None) -> NoisePrice:
     """Returns the price of a noise on vectors; see `Mechanism.price`.
 
     Args:
-        noise: Noise on every coordinate.
-        norm: Which norm is clipped, "l1" or "l2".
-        dimension: Number of coordinates, where known.
+        noise: The noise on every coordinate.
+        norm: The norm that is clipped, "l1" or "l2".
+        dimension: The number of coordinates, where known.
 
     Raises:
         UserError: The price depends on the dimension, and that is not known.
@@ -61,9 +61,9 @@ def release_curve(
     """Returns the curve of one release of a vector.
 
     Args:
-        noise: Noise on every coordinate.
-        norm: Which norm is clipped.
-        dimension: Number of coordinates, where known.
+        noise: The noise on every coordinate.
+        norm: The norm that is clipped, "l1" or "l2".
+        dimension: The number of coordinates, where known.
         shift: How far the vector moves at most.
 
     Example:
@@ -79,7 +79,7 @@ def release_curve(
 def refuse_unpriced(protocol: Protocol) -> None:
     """Refuses noise about which nothing can be promised.
 
-    Such is a staircase narrower than an upload moves, and noise that is less than it claims.
+    Examples are a staircase narrower than an upload moves, and noise that is less than it claims.
 
     Args:
         protocol: The federation that is priced.
@@ -117,11 +117,11 @@ def releases_curve(
     """Returns the composition of rounds, in each of which one of several shifts happens, visibly.
 
     Args:
-        noise: Noise on every coordinate.
-        norm: Which norm is clipped.
-        dimension: Number of coordinates, where known.
-        shifts: How far the vector moves, a round a row.
-        masses: How probable each shift of a row is; the rest is no shift at all.
+        noise: The noise on every coordinate.
+        norm: The norm that is clipped, "l1" or "l2".
+        dimension: The number of coordinates, where known.
+        shifts: How far the vector moves, one row per round and one column per possible shift.
+        masses: The probability of each column; with the rest nothing moves.
         counts: How often each round occurs.
 
     Example:
@@ -177,9 +177,9 @@ def average_moments(
     """Returns divergences of public mixtures, whose moments e^((a-1) D) average.
 
     Args:
-        values: Divergences, a round a row, then a shift a row, at all orders.
-        masses: How probable each shift is; the rest is no shift at all.
-        orders: Orders of the divergences.
+        values: The divergences, an array with the axes round, shift and order.
+        masses: The probability of each shift; with the rest nothing moves.
+        orders: The orders of the divergences.
 
     Example:
         >>> values = np.zeros((7, 1, len(ORDERS)))

@@ -25,12 +25,12 @@ class Target:
     """A demand on a curve.
 
     Attributes:
-        named: The target, such as {"epsilon": 4.0, "delta": 1e-5}.
-        holds: Whether a curve holds the target itself, its value being within it.
-        value: What a curve reaches.
-        excess: How far a value is from the target, as a logarithm: at most 0 where it is met, and
-            about as many times too large as the noise is too small.
-        worse: Turns a value so that less is better.
+        named: The target in numbers, such as {"epsilon": 4.0, "delta": 1e-5}.
+        holds: Tells whether a curve meets the target, down to the last digit.
+        value: Returns what a curve reaches, such as its epsilon.
+        excess: Returns how far a value is from the target, as a logarithm: at most 0 where the
+            target is met, otherwise about that of the factor by which the noise is too small.
+        worse: Maps a value to a number that is smaller for a better guarantee.
     """
 
     named: dict[str, float]
@@ -43,7 +43,7 @@ class Target:
         """Returns how far a curve is from the target; above 0 where it does not hold.
 
         Args:
-            curve: Curve of a noise that is tried.
+            curve: The curve of a noise that is tried.
         """
         found = self.excess(self.value(curve))
         return found if found > 0 or self.holds(curve) else NEARLY
@@ -61,9 +61,9 @@ def search_noise(
     Args:
         protocol: The protocol; how much noise it has does not matter.
         view: The adversary.
-        unit: The hidden unit.
+        unit: The hidden unit, "record" or "client".
         target: The demand on the curve.
-        sizes: Number of records of every client, where known.
+        sizes: The number of records of every client, where known.
 
     Raises:
         UserError: No noise meets the target.
@@ -73,7 +73,7 @@ def search_noise(
         """Returns how far the best bound under a noise is from the target.
 
         Args:
-            size: Size of the noise.
+            size: The size of the noise.
         """
         # Budgets in [[client]] are left out: less noise lets clients take part less often, so that
         # next to none would meet any target, with nobody taking part.
@@ -92,7 +92,7 @@ class Distances:
     """
 
     def __init__(self, target: Target) -> None:
-        """Takes the demand.
+        """Starts with no distance known.
 
         Args:
             target: The demand on a curve.
@@ -105,8 +105,8 @@ class Distances:
         """Returns the distance of the nearest bound.
 
         Args:
-            size: Size of the noise.
-            bounds: All that hold under it.
+            size: The size of the noise.
+            bounds: All bounds that hold under it.
         """
         ranked = []
         for place, bound in enumerate(bounds):
@@ -129,7 +129,7 @@ def resize_noise(protocol: Protocol, size: float) -> Protocol:
 
     Args:
         protocol: The federation that is priced.
-        size: Size of the noise.
+        size: The size of the noise.
     """
     return replace(protocol, noise=mechanism_of(protocol.noise).resize(size))
 
@@ -144,11 +144,12 @@ def make_target(
     """Returns the one target that is given.
 
     Args:
-        epsilon: Largest epsilon, at `delta`.
-        delta: Delta for `epsilon`.
-        beta: Least false negative rate of a test whose false positive rate is `alpha`.
-        alpha: Alpha for `beta`.
-        advantage: Largest advantage over guessing.
+        epsilon: The largest epsilon allowed, at `delta`.
+        delta: The delta that belongs to `epsilon`.
+        beta: The least false negative rate that any test may have whose false positive rate is
+            `alpha`.
+        alpha: The false positive rate at which `beta` is demanded.
+        advantage: The largest advantage over guessing allowed.
 
     Raises:
         UserError: Not exactly one target, or one outside its range.
@@ -200,7 +201,7 @@ def log_ratio(value: float, limit: float) -> float:
 
     Args:
         value: A number of at least 0.
-        limit: Another.
+        limit: The number to compare it with, of at least 0.
 
     Example:
         >>> log_ratio(2.0, 2.0), log_ratio(1.0, 0.0), log_ratio(0.0, 1.0)
@@ -248,9 +249,9 @@ def interpolate_root(tried: Sequence[tuple[float, float]], low: float, high: flo
     """Returns where a falling function is about 0: a parabola in its value, else a chord.
 
     Args:
-        tried: Arguments and values, `low` and `high` among them.
+        tried: Pairs of an argument and its value; `low` and `high` are among the arguments.
         low: The largest argument whose value is above 0.
-        high: The smallest whose value is not.
+        high: The smallest argument whose value is at most 0.
 
     Returns:
         A guess between the two.

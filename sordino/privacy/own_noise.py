@@ -50,7 +50,7 @@ def depends_on_records(protocol: Protocol, unit: str) -> bool:
 
     Args:
         protocol: The federation that is priced.
-        unit: The hidden unit.
+        unit: The hidden unit, "record" or "client".
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -67,7 +67,7 @@ def pull_of(protocol: Protocol, budget: ClientBudget) -> float:
 
     Args:
         protocol: The federation that is priced.
-        budget: The client's.
+        budget: The budget of the client.
 
     Example:
         >>> from sordino.protocol import Constant, Gaussian
@@ -109,7 +109,7 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
 
     Args:
         protocol: The federation that is priced.
-        budget: The client's.
+        budget: The budget of the client.
         records: Its number of records, where known.
 
     Raises:
@@ -153,8 +153,8 @@ def add_pull(rule: FedAvg, strength: float) -> FedProx:
     """Returns the rule with another pull to a public model in addition to its own.
 
     Args:
-        rule: Rule of the client.
-        strength: Strength of the further pull.
+        rule: The local rule of the client.
+        strength: The strength of the further pull.
     """
     return FedProx(
         steps=rule.steps,
@@ -170,25 +170,25 @@ def add_pull(rule: FedAvg, strength: float) -> FedProx:
 
 @PULLED.register(NoisySgd)
 def leave_steps(rule: NoisySgd, strength: float) -> NoisySgd:
-    """Returns the rule as it is: a pull after the noise is not a release (docs/theory.md#b11).
+    """Returns the rule unchanged: a pull after the noise is not a release (docs/theory.md#b11).
 
     Args:
-        rule: Rule of the client.
-        strength: Strength of the pull.
+        rule: The local rule of the client.
+        strength: The strength of the pull.
     """
     return rule
 
 
 def make_noise(mechanism: str, size: float, protocol: Protocol) -> Noise:
-    """Returns noise of a kind that is called by its name.
+    """Returns the noise of a mechanism given by name.
 
     Args:
-        mechanism: Its name in the file.
-        size: Its parameter; of normal noise in steps the multiplier.
+        mechanism: The name of the mechanism in the file.
+        size: The parameter of the noise; the multiplier for normal noise in steps.
         protocol: The protocol, which says how far uploads, or sums of steps, move.
 
     Raises:
-        InvalidValue: A mechanism that there is not.
+        InvalidValue: There is no such mechanism.
     """
     if protocol.release.in_steps and mechanism == Gaussian.tag:
         return Gaussian(multiplier=size, secure=protocol.noise.secure)
@@ -207,8 +207,8 @@ def find_noise(alone: Protocol, budget: ClientBudget, records: int | None) -> No
 
     Args:
         alone: The federation as the client sees it.
-        budget: The client's own.
-        records: Its number of records, where its price depends on them.
+        budget: The budget of the client.
+        records: The number of records of the client, where its price depends on them.
     """
     part = alone.participation.find_chance(clients=alone.clients)
     deviation = math.sqrt(part * (1 - part) * alone.rounds)
@@ -229,11 +229,11 @@ def find_noise(alone: Protocol, budget: ClientBudget, records: int | None) -> No
 def with_found_noise(protocol: Protocol, sizes: Sequence[int]) -> Protocol:
     """Returns the protocol with every client's noise written out.
 
-    So a run has the noise that was priced.
+    A run of it has the noise that was priced.
 
     Args:
         protocol: The federation that is priced.
-        sizes: Number of records of every client.
+        sizes: The number of records of every client.
     """
     if not has_own_noise(protocol):
         return protocol
@@ -251,7 +251,7 @@ def client_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
 
     Args:
         protocol: The federation that is priced.
-        sizes: Number of records of every client.
+        sizes: The number of records of every client.
     """
     lines = []
     for budget in protocol.client:

@@ -19,10 +19,10 @@ class ClientPrice:
     """A client's own noise, and the guarantee that it gives.
 
     Attributes:
-        budget: The client's, as the file has it.
-        noise: Noise that was found for it.
-        cap: In how many rounds it takes part at most.
-        guarantee: Against the server.
+        budget: The budget of the client, as in the file.
+        noise: The noise that was found for the budget.
+        cap: The largest number of rounds in which the client takes part.
+        guarantee: The guarantee of the client against the server.
     """
 
     budget: ClientBudget
@@ -32,11 +32,11 @@ class ClientPrice:
 
     @property
     def bound(self) -> float:
-        """Epsilon at the budget's delta, at most."""
+        """The guarantee's epsilon at the budget's delta."""
         return self.guarantee.epsilon(self.budget.delta)
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the client as JSON says it."""
+        """Returns the client's entry in the output of `certify --json`."""
         mechanism = mechanism_of(self.noise)
         return {
             "client": self.budget.id,

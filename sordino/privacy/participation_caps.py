@@ -32,9 +32,9 @@ def find_capped_rounds(
 
     Args:
         protocol: The federation that is priced.
-        budget: The client's.
-        records: Its number of records, where known.
-        repeated: Rounds that were charged twice.
+        budget: The budget of the client.
+        records: The number of records of the client, where known.
+        repeated: The rounds that were charged twice.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -48,7 +48,7 @@ def find_capped_rounds(
         """Returns whether the first rounds of the plan fit the budget.
 
         Args:
-            rounds: How many.
+            rounds: The number of first rounds.
         """
         # Rates never grow, so the first rounds are the most expensive and bound any others.
         taken = [*range(rounds), *repeated]
@@ -66,8 +66,8 @@ def foreseen_cap(protocol: Protocol, budget: ClientBudget, records: int | None) 
 
     Args:
         protocol: The federation that is priced.
-        budget: The client's own.
-        records: Its number of records, where known.
+        budget: The budget of the client.
+        records: The number of records of the client, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -109,9 +109,9 @@ def own_guarantee(
 
     Args:
         protocol: The federation that is priced.
-        budget: The client's.
-        rounds: In which it takes part for certain.
-        records: Its number of records, where known.
+        budget: The budget of the client.
+        rounds: The rounds in which the client takes part for certain.
+        records: The number of records of the client, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -134,7 +134,7 @@ def all_caps(protocol: Protocol, sizes: Sequence[int] | None = None) -> dict[int
 
     Args:
         protocol: The federation that is priced.
-        sizes: Number of records of every client, where known.
+        sizes: The number of records of every client, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -155,7 +155,7 @@ def find_largest(allowed: Callable[[int], bool], limit: int) -> int:
     """Returns the largest number that is allowed, or 0 if none is.
 
     Args:
-        allowed: Whether a number is; all smaller ones are too.
+        allowed: Tells whether a number is allowed; if it is, all smaller ones are, too.
         limit: The largest number that is tried.
 
     Example:

@@ -1,4 +1,4 @@
-"""What of a run may be shown with its guarantee, and what has to be kept from it.
+"""Which metrics of a run may be published with its guarantee, and which must be withheld.
 
 A guarantee about the last model says nothing about the models before it, nor about their scores. A
 guarantee that counts on a hidden draw of clients is void for a reader who learns the draw.
@@ -62,8 +62,8 @@ def find_withheld(protocol: Protocol, view: View | None = None) -> Withheld:
     """Returns what must not be published of a run of the protocol.
 
     Args:
-        protocol: The federation that is priced.
-        view: The adversary that a page is written about, if it may not be the budget's.
+        protocol: The protocol that is run.
+        view: The view of the guarantee that is shown, where it may differ from the budget's.
 
     Example:
         >>> from sordino.protocol import Budget, Constant, FedAvg, Gaussian, Privacy
@@ -83,7 +83,7 @@ def publish_row(row: Mapping[str, Any], withheld: Withheld, *, last: bool) -> di
     """Returns the metrics of a round as they may be passed on, with None for omitted values.
 
     Args:
-        row: All metrics of the round.
+        row: The metrics of the round.
         withheld: The metrics to leave out.
         last: Whether the run has ended with this round.
 
@@ -103,7 +103,7 @@ def publish_metrics(metrics: Mapping[str, np.ndarray], withheld: Withheld) -> di
     stays.
 
     Args:
-        metrics: Metrics of all rounds.
+        metrics: The metrics of all rounds.
         withheld: The metrics to leave out.
     """
     found = dict(metrics)

@@ -41,8 +41,8 @@ def first_used(rates: Iterable[float], clip: float, *, proximal: float = 0.0) ->
     2V sum_{j>=k} eta_j prod_{i>j} |1 - eta_i alpha| (docs/theory.md#a11).
 
     Args:
-        rates: Rates of the steps; may be an array with one round a row, the steps being its last
-            axis.
+        rates: The learning rates of the steps; or an array with the steps on its last axis, such as
+            one row per round.
         clip: V, the largest norm of a step's gradient.
         proximal: Alpha, the pull to the global model.
 
@@ -62,10 +62,10 @@ def first_used(rates: Iterable[float], clip: float, *, proximal: float = 0.0) ->
 def later_products(factors: np.ndarray) -> np.ndarray:
     """Returns prod_{j>k} factor_j for each step k.
 
-    It says what the later steps leave of a difference that step k made.
+    It is the share that the later steps leave of a difference made by step k.
 
     Args:
-        factors: Factors of the steps, on the last axis.
+        factors: The factors of the steps, on the last axis.
 
     Example:
         >>> later_products(np.array([0.5, 2.0, 3.0])).tolist()

@@ -10,14 +10,14 @@ import numpy as np
 def nearly_equal(
     shifts: np.ndarray, counts: np.ndarray, *, slack: float = 1e-7
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns thousands of rounds as hundreds.
+    """Joins rounds with nearly the same shifts, and returns fewer rounds and their counts.
 
-    Rounds of nearly the same size are all priced as the largest of them, entry by entry.
+    All rounds of a group get the largest shifts of the group, entry by entry.
 
     Args:
-        shifts: Shifts of the rounds, a round a row.
-        counts: How often each occurs.
-        slack: Every group raises the sum of the squared shifts by at most this share of it, so that
+        shifts: The shifts of the rounds, one row per round.
+        counts: How often each round occurs.
+        slack: The largest share of the sum of squared shifts by which a group may raise it, so that
             only rounds that hardly matter are joined.
 
     Example:

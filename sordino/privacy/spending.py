@@ -49,10 +49,10 @@ class Afforded:
     """How far a budget goes.
 
     Attributes:
-        budget: What may be spent.
-        rounds: How many rounds of the plan fit.
-        spent: The epsilon of these.
-        next: The epsilon with one round more; None where the whole plan fits.
+        budget: The budget.
+        rounds: The number of rounds of the plan that fit the budget.
+        spent: The epsilon of those rounds.
+        next: The epsilon of one round more; None where the whole plan fits.
     """
 
     budget: Budget
@@ -62,7 +62,7 @@ class Afforded:
 
     @property
     def message(self) -> str:
-        """The message to a person when the budget ends a run."""
+        """The message that is shown when the budget ends a run."""
         budget = self.budget
         left = max(0.0, budget.epsilon - self.spent)
         target = (
@@ -83,9 +83,9 @@ def find_repeated_rounds(events: Sequence[Event], next_round: int) -> list[int]:
     """Returns the rounds that were paid for in vain, and with fresh noise are charged again.
 
     Args:
-        events: The ledger.
-        next_round: The round that the run continues with; what was charged from there on before an
-            interruption will be run again.
+        events: The entries of the ledger.
+        next_round: The round that the run continues with. Rounds from there on that were charged
+            before an interruption will be run again.
 
     Example:
         >>> opened = Opened(protocol="9f2c", generator="chacha20", noise="fresh")
@@ -115,9 +115,9 @@ def find_affordable_rounds(
 
     Args:
         protocol: The plan.
-        budget: What may be spent.
+        budget: The budget.
         repeated: Rounds that were charged twice, on top of the plan.
-        sizes: Number of records of every client, where known.
+        sizes: The number of records of every client, where known.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian
@@ -131,7 +131,7 @@ def find_affordable_rounds(
         """Returns the epsilon of the first rounds, and of those charged twice.
 
         Args:
-            rounds: How many.
+            rounds: The number of first rounds.
         """
         plan = [*range(rounds), *repeated]
         guarantee = certify(
@@ -168,12 +168,12 @@ def certify_clients(
     a round counts with the number of those who contributed.
 
     Args:
-        protocol: What was run.
-        events: The ledger.
+        protocol: The protocol that was run.
+        events: The entries of the ledger.
         view: The adversary.
         unit: The hidden unit, "record" or "client".
-        delta: Where bounds are compared.
-        sizes: Number of records of every client, where known.
+        delta: The delta at which bounds are compared by their epsilon.
+        sizes: The number of records of every client, where known.
 
     Returns:
         A guarantee for each client, by its number.
@@ -199,17 +199,17 @@ def certify_clients_in_turn(
     delta: float = 1e-5,
     sizes: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, Guarantee]]:
-    """Yields the realised bounds a client at a time, those first that took part most often.
+    """Yields the realised bounds one client at a time, beginning with the most frequent ones.
 
-    Where many would take long, the caller may stop.
+    The caller may stop early where pricing all clients would take long.
 
     Args:
-        protocol: What was run.
-        events: The ledger.
+        protocol: The protocol that was run.
+        events: The entries of the ledger.
         view: The adversary.
         unit: The hidden unit, "record" or "client".
-        delta: Where bounds are compared.
-        sizes: Number of records of every client, where known.
+        delta: The delta at which bounds are compared by their epsilon.
+        sizes: The number of records of every client, where known.
 
     Example:
         >>> next(certify_clients_in_turn(protocol, run.ledger))[1].epsilon(1e-5)  # doctest: +SKIP
@@ -231,7 +231,7 @@ def certify_clients_in_turn(
     certain = draw_alike(replace(protocol, client=()), protocol)
     question = pose_question(certain, view, unit, (), sizes)
     kinds = find_kind_of_each(question)
-    # Of a draw it is not asked who was absent, and most are in most rounds.
+    # Under a draw of clients it does not matter who was absent, and most are in most rounds.
     drawn = protocol.participation.draws
     absent = {} if drawn else find_absent_clients(known, protocol.clients)
     count_present = count_equals_by_round(question, absent)
@@ -267,8 +267,8 @@ def collect_histories(protocol: Protocol, events: Iterable[Event]) -> dict[int, 
     A client that fell silent hid nobody, and is charged all the same.
 
     Args:
-        protocol: What was run.
-        events: The ledger.
+        protocol: The protocol that was run.
+        events: The entries of the ledger.
 
     Raises:
         UserError: The ledger names a client that the federation does not have.
@@ -306,7 +306,7 @@ def find_missing_clients(events: Iterable[Event]) -> dict[int, set[int]]:
     first time may have been seen.
 
     Args:
-        events: The ledger.
+        events: The entries of the ledger.
 
     Example:
         >>> missed = Missed(round=2, clients=(0, 4), reasons=("it is not connected",) * 2)
@@ -324,8 +324,8 @@ def find_absent_clients(events: Sequence[Event], clients: int) -> dict[int, set[
     """Returns the clients that contributed nothing to a round: not asked, or fallen silent.
 
     Args:
-        events: The ledger.
-        clients: How many the federation has.
+        events: The entries of the ledger.
+        clients: The number of clients of the federation.
 
     Example:
         >>> charge = RoundCharged(round=2, clients=(0, 4))
@@ -351,19 +351,19 @@ def certify_run(
     delta: float = 1e-5,
     sizes: Sequence[int] | None = None,
 ) -> Guarantee:
-    """Returns what a run promises, by what its ledger says was paid for.
+    """Returns the guarantee of a run, for the rounds that its ledger says were paid for.
 
     It is the plan's bound, unless clients fell silent and the adversary sees means: those hid less
     than planned, and the worst client's realised bound counts. That a client fell silent is seen by
     all, and is covered by no bound.
 
     Args:
-        protocol: What was run.
-        events: The ledger.
+        protocol: The protocol that was run.
+        events: The entries of the ledger.
         view: The adversary.
         unit: The hidden unit, "record" or "client".
-        delta: Where bounds are compared.
-        sizes: Number of records of every client, where known.
+        delta: The delta at which bounds are compared by their epsilon.
+        sizes: The number of records of every client, where known.
 
     Example:
         >>> certify_run(protocol, run.ledger, "rounds").epsilon(1e-5)  # doctest: +SKIP
@@ -380,7 +380,7 @@ def certify_run(
     bounds = certify_clients(protocol, events, view, unit, delta=delta, sizes=sizes).values()
     # A promise holds for every client, so the worst one counts.
     worst = max(bounds, key=lambda guarantee: guarantee.epsilon(delta))
-    line = "Clients fell silent: every round counts with those who contributed to it."
+    line = "Clients fell silent: each round is priced with the clients that contributed to it."
     return replace(worst, derivation=(*worst.derivation, line))
 
 
@@ -398,13 +398,13 @@ def certify_own_noise(
     It holds against the server, and so against everybody.
 
     Args:
-        protocol: What was run.
-        budget: The client's.
-        history: The rounds that it took part in.
+        protocol: The protocol that was run.
+        budget: The budget of the client.
+        history: The rounds that the client took part in.
         view: The adversary.
-        unit: The hidden unit.
-        delta: Where bounds are compared.
-        sizes: Number of records of every client, where known.
+        unit: The hidden unit, "record" or "client".
+        delta: The delta at which bounds are compared by their epsilon.
+        sizes: The number of records of every client, where known.
     """
     records = None
     known = None
@@ -421,8 +421,8 @@ def find_price_key(protocol: Protocol, history: History) -> History:
     """Returns a key of a history; histories that cost the same have the same key.
 
     Args:
-        protocol: What was run.
-        history: History of a client.
+        protocol: The protocol that was run.
+        history: The history of a client.
     """
     if adds_up(protocol):
         # The rates of steps do not matter, the number of those whose noise adds up does
@@ -440,8 +440,8 @@ def ran_as_planned(protocol: Protocol, history: History) -> bool:
     """Returns whether nothing was drawn and nobody was missing in the rounds of a client.
 
     Args:
-        protocol: What was run.
-        history: The rounds, each with how many contributed to it.
+        protocol: The protocol that was run.
+        history: The rounds that the client took part in, each with the number of contributors.
     """
     if not history:
         return True
@@ -463,12 +463,12 @@ def certify_history(
     """Returns the bound of one client that took part in these rounds, among clients like itself.
 
     Args:
-        protocol: What was run.
-        history: The rounds, each with how many contributed to it.
+        protocol: The protocol that was run.
+        history: The rounds that the client took part in, each with the number of contributors.
         view: The adversary.
-        unit: The hidden unit.
-        delta: Where bounds are compared.
-        sizes: Number of records of every client, where known.
+        unit: The hidden unit, "record" or "client".
+        delta: The delta at which bounds are compared by their epsilon.
+        sizes: The number of records of every client, where known.
     """
     rounds = [round_index for round_index, _ in history]
     present = None

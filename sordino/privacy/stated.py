@@ -117,7 +117,7 @@ def accountant_epsilon(stated: Stated, delta: float) -> tuple[float, str]:
 
     Args:
         stated: The training.
-        delta: Delta at which epsilon is asked for.
+        delta: The delta of the guarantee, above 0 and below 1.
     """
     import dp_accounting
     from dp_accounting import NeighboringRelation

@@ -34,11 +34,13 @@ class Dynamics:
     """How a round moves two neighbouring global models apart: d <- stretch d + shift.
 
     Attributes:
-        stretch: Stretch of every round.
-        shift: Shift of one upload; the caller weighs it by the client's share in the mean.
-        shared: Whether only the attacked client's upload shifts; else every client's may.
-        reason: Where these come from.
-        vouched: What the user vouches for.
+        stretch: The factor by which each round stretches the distance at most.
+        shift: How far one upload moves in each round, from equal models; the caller multiplies it
+            by the client's share in the mean.
+        shared: Whether only the attacked client's upload shifts; otherwise every client's may.
+        reason: Where stretch and shift come from, for the derivation.
+        vouched: What the user vouches for and the two rest on; empty where they hold
+            unconditionally.
     """
 
     stretch: np.ndarray
@@ -53,11 +55,11 @@ class UploadPrices:
     """Prices of the uploads of some rounds, one row per round.
 
     Attributes:
-        shifts: Largest move of one upload from the same start.
-        first_used: The same if the record is first used at step k, for every k; None where
-            minibatches hide nothing.
-        dynamics: Ways to bound how the global model evolves, against the view of the last model.
-        reason: Where the shifts come from.
+        shifts: How far one upload moves at most in each round, from the same start.
+        first_used: How far it moves if the record is first used at step k, a column for every k;
+            None where minibatches hide nothing.
+        dynamics: The ways to bound how the global model evolves, for the view of the last model.
+        reason: Where the shifts come from, for the derivation.
     """
 
     shifts: np.ndarray
@@ -91,11 +93,11 @@ def distinct_rounds(protocol: Protocol, rounds: np.ndarray) -> tuple[np.ndarray,
 
 
 def rates_of_rounds(protocol: Protocol, rounds: np.ndarray) -> np.ndarray:
-    """Returns the learning rates, one round a row.
+    """Returns the learning rates of the steps, one row per round.
 
     Args:
         protocol: The federation that is priced.
-        rounds: Of which the rates are wanted.
+        rounds: The numbers of the rounds.
     """
     steps: Any = np.arange(protocol.local.steps)
     at: Any = rounds
@@ -112,15 +114,15 @@ def price_uploads(
     records: int | None,
     weight: float = 1.0,
 ) -> UploadPrices:
-    """Returns the prices of some rounds.
+    """Returns the prices of the uploads of some rounds.
 
     Args:
         protocol: The federation that is priced.
-        rounds: The rounds.
-        unit: The hidden unit.
-        records: Records of the smallest client, where known.
-        weight: What the client multiplies its update by before it is rounded; prices are without
-            it, so that the caller weighs them.
+        rounds: The rounds to price.
+        unit: The hidden unit, "record" or "client".
+        records: The number of records of the smallest client, where known.
+        weight: The factor by which the client multiplies its update before rounding it. Prices are
+            without it, and the caller multiplies them by it.
 
     Raises:
         UnknownKind: A local rule whose uploads have no price.
@@ -138,9 +140,9 @@ def round_prices(prices: UploadPrices, noise: PricedNoise, weight: float = 1.0) 
     What rounding does to the evolution of models is not known, so there are no dynamics.
 
     Args:
-        prices: Without rounding.
-        noise: With how far rounding moves uploads apart.
-        weight: What the client multiplies its update by before it is rounded.
+        prices: The prices without rounding.
+        noise: The noise on an upload, which says how far rounding moves uploads apart.
+        weight: The factor by which the client multiplies its update before rounding it.
     """
     # Callers weigh the whole move, and rounding comes after the weight.
     rounding = noise.rounding / weight
@@ -165,10 +167,10 @@ def price_clipped_steps(
 
     Args:
         protocol: The federation that is priced.
-        rule: Its local rule.
+        rule: The local rule of the protocol.
         rounds: The rounds to price.
-        unit: The hidden unit.
-        records: Records of the smallest client, where known.
+        unit: The hidden unit, "record" or "client".
+        records: The number of records of the smallest client, where known.
     """
     # Such clients never forget a record, whatever is clipped: they come first.
     if carries_noiseless_state(protocol):
@@ -192,7 +194,7 @@ def price_clipped_steps(
         dynamics=()
         if gives_single_uploads(protocol)
         else tuple(smooth_dynamics(protocol, rule, rates, worst)),
-        reason=f"an upload moves by at most s_t = {formula} (docs/theory.md#a8)",
+        reason=f"An upload moves by at most s_t = {formula} (docs/theory.md#a8)",
     )
 
 
@@ -200,7 +202,7 @@ def describe_pulls(rule: FedAvg) -> str:
     """Returns what pulls the steps of a rule, as a formula.
 
     Args:
-        rule: The rule.
+        rule: The local rule.
     """
     if rule.weight_decay == 0:
         return "alpha"
@@ -243,7 +245,7 @@ def find_reach(protocol: Protocol) -> float:
 
 
 def describe_reach(protocol: Protocol) -> str:
-    """Returns the same, for a formula.
+    """Returns the factor of `find_reach` as the end of a formula; empty where it is 1.
 
     Args:
         protocol: The federation that is priced.
@@ -275,10 +277,10 @@ def price_clipped_updates(
 
     Args:
         protocol: The federation that is priced.
-        rule: Its local rule.
+        rule: The local rule of the protocol.
         rounds: The rounds to price.
-        unit: The hidden unit.
-        records: Records of the smallest client, where known.
+        unit: The hidden unit, "record" or "client".
+        records: The number of records of the smallest client, where known.
     """
     worst = np.full(len(rounds), 2 * rule.clip * find_reach(protocol))
     counted = ""
@@ -302,7 +304,7 @@ def price_clipped_updates(
         if rule.corrected or rule.adaptive is not None
         else (Dynamics(stretch=np.ones(len(rounds)), shift=worst, shared=False, reason=reason),),
         reason=(
-            "an upload moves by at most s_t = 2V, the clipped update's "
+            "An upload moves by at most s_t = 2V, the clipped update's "
             f"diameter{describe_reach(protocol)}{counted}"
         ),
     )
@@ -357,7 +359,7 @@ def price_carried_rounds(
     """
     shifts = find_upload_shifts(protocol, rates_of_rounds(protocol, carried))
     reason = (
-        "an upload moves by at most U_t = a E_t + s_t, E_(t+1) = max(E_t, U_t): personal models "
+        "An upload moves by at most U_t = a E_t + s_t, where E_(t+1) = max(E_t, U_t): personal models "
         "without noise carry over a share a"
     )
     at = np.searchsorted(carried, rounds)
@@ -373,9 +375,9 @@ def smooth_dynamics(
 
     Args:
         protocol: The federation that is priced.
-        rule: Its local rule.
-        rates: Rates of the steps, a round a row.
-        worst: How far an upload moves, in every round.
+        rule: The local rule of the protocol.
+        rates: The learning rates of the steps, one row per round.
+        worst: How far an upload moves at most in every round.
     """
     pulled = np.abs(1 - rates * rule.pull)
     found = [
@@ -444,10 +446,10 @@ def price_glm_uploads(
 
     Args:
         protocol: The federation that is priced.
-        rule: Its local rule.
+        rule: The local rule of the protocol.
         rounds: The rounds to price.
-        unit: The hidden unit.
-        records: Records of the smallest client, where known.
+        unit: The hidden unit, "record" or "client".
+        records: The number of records of the smallest client, where known.
     """
     rates = rates_of_rounds(protocol, rounds)
     curvature = contraction.CURVATURES[rule.loss]
@@ -481,7 +483,7 @@ def price_glm_uploads(
     )
     bound = "2 sqrt(2) X" if rule.clip is None else "2V"
     reason = (
-        f"an upload moves by at most s_t = {bound} sum_k eta_k prod_(j>k) c_j, times {share} "
+        f"An upload moves by at most s_t = {bound} sum_k eta_k prod_(j>k) c_j, times {share} "
         f"(docs/theory.md#{GLM_STATEMENTS[rule.loss]}, enforced)"
     )
     return UploadPrices(shifts=shifts, first_used=None, dynamics=(dynamics,), reason=reason)
@@ -497,10 +499,10 @@ def price_lot_uploads(
 
     Args:
         protocol: The federation that is priced.
-        rule: Its local rule.
+        rule: The local rule of the protocol.
         rounds: The rounds to price.
-        unit: The hidden unit.
-        records: Records of the smallest client, where known.
+        unit: The hidden unit, "record" or "client".
+        records: The number of records of the smallest client, where known.
     """
     move = move_of_lot(protocol, unit, records)
     return UploadPrices(
@@ -508,7 +510,7 @@ def price_lot_uploads(
         first_used=None,
         # The server steps by itself, with a rate of its schedule.
         dynamics=(),
-        reason="a clipped gradient has a norm of at most V, and a lot is divided by B "
+        reason="A clipped gradient has a norm of at most V, and a lot is divided by B "
         "(docs/theory.md#a13)",
     )
 
@@ -517,9 +519,9 @@ def move_of_lot(protocol: Protocol, unit: str, records: int | None) -> float:
     """Returns how far the sum over a lot moves at most, when the unit changes.
 
     Args:
-        protocol: The protocol, with the rule dp-sgd.
-        unit: The hidden unit.
-        records: Records of the largest client, where known.
+        protocol: A protocol with the rule dp-sgd.
+        unit: The hidden unit, "record" or "client".
+        records: The number of records of the largest client, where known.
     """
     lot = protocol.release.lot
     if lot is None:

@@ -41,7 +41,7 @@ class BoundedLossCurve(LossCurve):
     """The composition by loss distributions, next to the Rényi bound of the same rounds.
 
     Attributes:
-        renyi: Also holds; it has finite divergences, and is the smaller one at tiny deltas.
+        renyi: The Rényi bound, which has finite divergences and is the smaller one at tiny deltas.
     """
 
     renyi: RenyiCurve
@@ -50,7 +50,7 @@ class BoundedLossCurve(LossCurve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: Where delta is asked for.
+            epsilons: The epsilons, each of at least 0.
         """
         smaller: np.ndarray = np.minimum(super().deltas(epsilons), self.renyi.deltas(epsilons))
         return smaller
@@ -59,7 +59,7 @@ class BoundedLossCurve(LossCurve):
         """See `Curve.epsilon`.
 
         Args:
-            delta: The delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         return min(super().epsilon(delta), self.renyi.epsilon(delta))
 
@@ -87,12 +87,12 @@ def bounded_loss_curve(
 
     Args:
         table: The noise's delta at epsilons and shifts.
-        shifts: How far an upload can move: one round a row, a column for every first use.
+        shifts: How far an upload can move, one row per round and one column per first use.
         counts: How often each round occurs.
-        largest_loss: Largest loss of one release with the largest of the shifts.
-        use: Probability of each column, given that the client takes part.
+        largest_loss: The largest loss of one release with the largest of the shifts.
+        use: The probability of each column, given that the client takes part.
         hidden: Whether nobody sees which column it is, nor whether it is any.
-        probability: Probability that the client takes part in a round, which may be seen.
+        probability: The probability that the client takes part in a round, which may be seen.
         renyi: The Rényi bound of the same rounds.
 
     Returns:

@@ -30,9 +30,9 @@ class Cohort:
     by itself: `Cohort.alone`.
 
     Attributes:
-        probability: Probability that the attacked client takes part.
-        counts: Numbers of honest participants, itself included, given that it does.
-        masses: Probability of each number.
+        probability: The probability that the attacked client takes part.
+        counts: The possible numbers of honest participants, itself included, given that it does.
+        masses: The probability of each number.
 
     Example:
         >>> [round(mass, 9) for mass in Cohort.poisson(clients=3, rate=0.5).masses]
@@ -48,8 +48,8 @@ class Cohort:
         """Returns the cohort of all clients, `colluding` of which know their own noise.
 
         Args:
-            clients: Number of clients of the federation.
-            colluding: Number of clients who know their own noise.
+            clients: The number of clients of the federation.
+            colluding: The number of clients who know their own noise.
 
         Returns:
             A cohort of one size.
@@ -69,8 +69,8 @@ class Cohort:
 
         Args:
             clients: Number m of clients of the federation.
-            rate: Probability that a client takes part.
-            colluding: Number k of clients who know their own noise.
+            rate: The probability that a client takes part.
+            colluding: The number k of clients who know their own noise.
 
         Returns:
             A cohort of random size.
@@ -94,7 +94,7 @@ class Cohort:
         Args:
             clients: Number m of clients of the federation.
             size: Number of participants.
-            colluding: Number of clients who know their own noise.
+            colluding: The number of clients who know their own noise.
 
         Returns:
             A cohort whose size depends on how many colluding clients are drawn.
@@ -128,7 +128,7 @@ class Cohort:
 
     @classmethod
     def _from_logs(cls, probability: float, counts: np.ndarray, logs: np.ndarray) -> Cohort:
-        """Normalised; improbable counts join the smallest, where noise is weakest."""
+        """Returns a cohort whose improbable counts join the smallest, where noise is weakest."""
         masses = np.exp(logs - np.logaddexp.reduce(logs))
         kept = masses > _NEGLIGIBLE
         kept[0] = True
@@ -149,9 +149,9 @@ def find_cohort_law(rule: Participation, *, clients: int, colluding: int = 0) ->
     """Returns who takes part in a round with the attacked client, by a protocol's participation.
 
     Args:
-        rule: Who takes part.
-        clients: Number of clients of the federation.
-        colluding: Number of clients who know their own noise.
+        rule: The participation of the protocol.
+        clients: The number of clients of the federation.
+        colluding: The number of clients who know their own noise.
 
     Returns:
         The law of the honest participants.
@@ -220,10 +220,10 @@ def round_curve(
     Args:
         shifts: How far the upload can move: one number, or one for every step at which the record
             may be used first (`sensitivity.first_used`).
-        sigma: Standard deviation of each participant's noise.
-        cohort: The participants that are honest.
-        use: Probability of each of the shifts, such as `first_use`; the remainder is no shift at
-            all. None: the shift is certain.
+        sigma: The standard deviation of each participant's noise.
+        cohort: The honest participants.
+        use: The probability of each of the shifts, such as `first_use`; with the rest nothing
+            moves. None where the shift is certain.
 
     Example:
         >>> cohort = Cohort.poisson(clients=50, rate=0.1)
@@ -259,11 +259,11 @@ def rounds_curve(
     """Returns the composition of rounds as in `round_curve`.
 
     Args:
-        shifts: One round a row.
+        shifts: How far the upload can move, one row per round.
         counts: How often each round occurs.
-        sigma: Standard deviation of each participant's noise.
-        cohort: The participants that are honest.
-        use: Probability of each column of `shifts`.
+        sigma: The standard deviation of each participant's noise.
+        cohort: The honest participants.
+        use: The probability of each column of `shifts`; None for a single, certain one.
 
     Example:
         >>> shifts = np.array([[1.0], [0.5]])

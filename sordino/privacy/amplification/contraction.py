@@ -1,4 +1,4 @@
-"""Where local training really contracts: generalised linear models (docs/theory.md#a9, #a31).
+"""Local training that contracts: generalised linear models (docs/theory.md#a9, #a31).
 
 For a loss h(<w, x>; y) with h convex and h'' <= curvature, clipping each example's gradient to
 `clip` gives the gradient of another convex, smooth loss. With |x| <= feature_norm and weight decay
@@ -39,10 +39,10 @@ def step_factors(
     Below 1 the step contracts; above, it is still a bound.
 
     Args:
-        rates: Learning rates eta.
-        decay: Weight decay lambda.
-        curvature: Largest second derivative beta of h.
-        feature_norm: Largest norm X of the features.
+        rates: The learning rates eta.
+        decay: The weight decay lambda.
+        curvature: The largest second derivative beta of h.
+        feature_norm: The largest norm X of the features.
 
     Returns:
         A Lipschitz constant for every rate.
@@ -67,12 +67,12 @@ def find_moves(
 ) -> np.ndarray:
     """Returns the remainder at the end of a round of a difference made in each of its steps.
 
-    2V eta_k prod_{j>k} c_j of the 2 eta_k V of step k.
+    Of the 2 eta_k V of step k, 2V eta_k prod_{j>k} c_j is left.
 
     Args:
-        rates: Learning rates eta.
+        rates: The learning rates eta.
         factors: The Lipschitz constants c of the steps.
-        clip: V, of an example's gradient.
+        clip: V, the largest norm of an example's gradient.
 
     Returns:
         The largest distance that is left of each step's difference.
@@ -92,7 +92,7 @@ def move_full_batch(left: np.ndarray, records: int) -> np.ndarray:
 
     Args:
         left: The remainder of each step's difference, as `find_moves` gives it.
-        records: Number of records of the client.
+        records: The number of records of the client.
 
     Returns:
         The largest distance of two uploads, for every round.
@@ -114,8 +114,8 @@ def move_cyclic_batches(left: np.ndarray, batches: int, batch: int) -> np.ndarra
 
     Args:
         left: The remainder of each step's difference, as `find_moves` gives it.
-        batches: Number of batches.
-        batch: Records in each.
+        batches: The number of batches.
+        batch: The number of records in each.
 
     Returns:
         The largest distance of two uploads, for every round.

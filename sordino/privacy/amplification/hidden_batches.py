@@ -153,12 +153,12 @@ def hidden_curve(
     """Returns the composition of rounds with secret minibatches.
 
     Args:
-        shifts: How far the upload can move if the record is first used at step k, for every k; one
-            round a row.
+        shifts: How far the upload can move if the record is first used at step k, one row per round
+            and one column per k.
         counts: How often each round occurs.
-        sigma: Standard deviation of each participant's noise.
-        cohort: The participants that are honest; may be seen.
-        use: Probability of each first use, `cohorts.first_use`.
+        sigma: The standard deviation of each participant's noise.
+        cohort: The honest participants, who may be seen.
+        use: The probability of each first use, as `cohorts.first_use` returns it.
 
     Returns:
         The curve, or None where noise is so weak that the draw hides next to nothing, or so strong

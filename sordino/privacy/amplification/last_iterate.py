@@ -34,7 +34,7 @@ def last_iterate(rho: Iterable[float], gamma: Iterable[float], d0: float = 0.0) 
     Args:
         rho: By how much each round stretches the distance of two models, at most.
         gamma: By how much each round moves two equal models apart, at most, in units of its noise.
-        d0: Distance of the two initial models.
+        d0: The distance between the two initial models.
 
     Returns:
         H, whose root is the Gaussian parameter of the last model.
@@ -67,7 +67,7 @@ def price_constant_rounds(rho: float, gamma: float, rounds: int) -> float:
     Args:
         rho: By how much a round stretches the distance of two models, at most.
         gamma: By how much a round moves two equal models apart, at most.
-        rounds: Number of rounds.
+        rounds: The number of rounds.
 
     Example:
         >>> round(price_constant_rounds(0.9, 1.0, 10), 9)
@@ -94,9 +94,9 @@ class Blocks:
 
     Attributes:
         starts: The first round of each block.
-        heights: A / sqrt(B), whose square is the block's share of H.
-        log_masses: Log B.
-        log_products: Logarithm of the product of all rhos of the block.
+        heights: The height A / sqrt(B) of each block, whose square is the block's share of H.
+        log_masses: The logarithm of B.
+        log_products: The logarithm of the product of all rhos of the block.
     """
 
     starts: np.ndarray
@@ -113,7 +113,7 @@ def check_dynamics(
     Args:
         rho: By how much each round stretches the distance of two models.
         gamma: By how much each round moves two equal models apart.
-        d0: Distance of the two initial models.
+        d0: The distance between the two initial models.
 
     Returns:
         Two arrays of the same length.
@@ -137,8 +137,8 @@ def pool_rounds(rho: np.ndarray, gamma: np.ndarray) -> Blocks:
     Rounds before the last rho = 0 are forgotten by the dynamics and cost nothing.
 
     Args:
-        rho: Stretch of each round.
-        gamma: Shift of each round.
+        rho: The stretch of each round.
+        gamma: The shift of each round.
 
     Returns:
         The blocks; one without cost represents all rounds that are forgotten.

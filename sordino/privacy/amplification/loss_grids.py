@@ -52,14 +52,14 @@ _LARGEST_EXPONENT = 600.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HiddenRounds:
-    """Rounds in which a record is used unseen, and is then under mu-GDP noise with a random mu.
+    """Rounds that may use a record, unseen; a round that does is mu-GDP with a random mu.
 
     Attributes:
-        mus: One round a row.
-        masses: Probability of each mu of a round, given that the record is used.
+        mus: The values of mu, one row per round.
+        masses: The probability of each mu of a round, given that the record is used.
         counts: How often each round occurs.
-        rate: Probability that the record is used, given that the client takes part.
-        probability: Probability that the client takes part, which may be seen.
+        rate: The probability that the record is used, given that the client takes part.
+        probability: The probability that the client takes part, which may be seen.
     """
 
     mus: np.ndarray
@@ -91,8 +91,8 @@ class HiddenRounds:
 
         Args:
             epsilons: Epsilons of at least 0.
-            nodes: Values of mu.
-            weights: How much of every round lies on each of them, as `split_over_nodes` says.
+            nodes: The values of mu.
+            weights: The share of every round on each of these values, as `split_over_nodes` says.
 
         Returns:
             The bound of docs/theory.md#a14.
@@ -117,8 +117,8 @@ def split_over_nodes(
     They are never less harmful than the given ones.
 
     Args:
-        mus: One round a row.
-        masses: Probability of each mu of a round.
+        mus: The values of mu, one row per round.
+        masses: The probability of each mu of a round.
         counts: How often each round occurs.
 
     Returns:
@@ -186,8 +186,8 @@ def choose_loss_grid(
 
     Args:
         rounds: The rounds that are composed.
-        nodes: Values of mu.
-        weights: How much of every round lies on each of them.
+        nodes: The values of mu.
+        weights: The share of every round on each of these values.
 
     Returns:
         The interval, and increasing multiples from 0 on.
@@ -262,7 +262,7 @@ def convolve_rounds(
             round is the same in both directions.
         infinite: The mass of infinite loss of every round.
         counts: How often each round occurs.
-        interval: The grid.
+        interval: The spacing of the grid.
 
     Returns:
         The law of the sum, which is the same in both directions.

@@ -5,7 +5,7 @@ What a record has changed in such a model stays there.
 A client of fedavg with a personal model uploads it under noise and continues from the model itself.
 Given all that was released, two neighbouring clients hold models at a distance D, and a round moves
 that to a D + s_t, where s_t = 2V sum_k eta_k is the shift of the round's own steps and a is the
-share of the kept model in what comes out of a round. A round that is not taken part in changes
+share of the kept model in what comes out of a round. A round without the client changes
 nothing. So with E_0 = 0, E_(t+1) = max(E_t, a E_t + s_t) no history is further apart than E_t, and
 no upload than U_t = a E_t + s_t. Distances after a number of rounds taken part in are the largest
 when these are the first ones, as rates never grow and a is the largest over all rounds. Kept models
@@ -43,7 +43,7 @@ def find_upload_shifts(protocol: Protocol, rates: np.ndarray) -> np.ndarray:
 
     Args:
         protocol: A federation whose clients keep models.
-        rates: Learning rates, one round a row, from the first round on.
+        rates: The learning rates, one row per round, from the first round on.
 
     Example:
         >>> from sordino.protocol import Constant, FedAvg, Gaussian, Interpolate
@@ -78,7 +78,7 @@ def find_kept_shares(rule: Personalization, rates: np.ndarray) -> np.ndarray:
 
     Args:
         rule: How kept models and the global one are joined.
-        rates: Learning rates, one round a row.
+        rates: The learning rates, one row per round.
     """
     in_helper = rule.own_share
     pull = rule.pull

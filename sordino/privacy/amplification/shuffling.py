@@ -45,10 +45,10 @@ def find_shuffled_delta(
     """Returns delta at one epsilon; see `find_shuffled_deltas`.
 
     Args:
-        epsilon: Where delta is wanted.
-        local: Pure epsilon of the randomiser that every client applies.
-        clients: Outputs in the batch, the attacked client's included.
-        share: Probability that each of the others is in the batch.
+        epsilon: The epsilon, of at least 0.
+        local: The pure epsilon of the randomiser that every client applies.
+        clients: The number of outputs in the batch, the attacked client's included.
+        share: The probability that each of the others is in the batch.
 
     Returns:
         Delta, rounded up.
@@ -73,10 +73,10 @@ def find_shuffled_deltas(
     """Returns delta at each epsilon >= 0 after shuffling, rounded up.
 
     Args:
-        epsilons: Where delta is wanted.
-        local: Pure epsilon of the randomiser that every client applies.
-        clients: Outputs in the batch, the attacked client's included.
-        share: Probability that each of the others is in the batch: the number of clones is then
+        epsilons: The epsilons, each of at least 0.
+        local: The pure epsilon of the randomiser that every client applies.
+        clients: The number of outputs in the batch, the attacked client's included.
+        share: The probability that each of the others is in the batch: the number of clones is then
             Bin(n - 1, share e^-local), a binomial of a binomial.
 
     Returns:
@@ -137,11 +137,11 @@ def smallest_deltas(
     grows in epsilon.
 
     Args:
-        epsilons: Increasing, from 0 on.
-        known: Delta of one output at each of them, which always holds.
-        guarantees: Pairs (eps0, delta0) that hold for one output.
-        others: Other honest clients who may be in the batch.
-        share: Probability that each of them is.
+        epsilons: The epsilons, increasing from 0 on.
+        known: The delta of one output at each epsilon, which always holds.
+        guarantees: The pairs (eps0, delta0) that hold for one output.
+        others: The number of other honest clients who may be in the batch.
+        share: The probability that each of them is in the batch.
 
     Returns:
         Delta at each epsilon, never above `known`.
@@ -181,10 +181,10 @@ def find_shuffled_epsilon(
     """Returns the smallest epsilon at delta = `target`, rounded up; never above `local`.
 
     Args:
-        target: Where epsilon is wanted.
-        local: Pure epsilon of the randomiser that every client applies.
-        clients: Outputs in the batch, the attacked client's included.
-        share: Probability that each of the others is in the batch.
+        target: The delta of the guarantee, above 0 and below 1.
+        local: The pure epsilon of the randomiser that every client applies.
+        clients: The number of outputs in the batch, the attacked client's included.
+        share: The probability that each of the others is in the batch.
 
     Example:
         >>> round(find_shuffled_epsilon(1e-6, local=1.0, clients=1000), 6)
@@ -236,9 +236,9 @@ def count_clones(
     """Returns numbers of clones, their probabilities, and the probability of those left out.
 
     Args:
-        others: Clients who may be clones.
-        rate: Probability that each of them is.
-        tail: Probability that may be left out.
+        others: The number of clients who may be clones.
+        rate: The probability that each of them is a clone.
+        tail: The probability that may be left out.
         log_floor: Logarithm of the probability below which a number is left out; by default it
             follows from `tail`.
 

@@ -36,11 +36,11 @@ def compose_fixed_batches(
     """Returns the composition of mu-GDP steps, each on a fixed number of distinct records.
 
     Args:
-        mu: Replace-one Gaussian parameter of a step on its batch.
-        rate: Batch size over number of records.
-        steps: Number of steps, each with a fresh batch.
-        interval: Grid of the privacy losses; by default 1e-4, or wider where the composition
-            spreads over millions of them.
+        mu: The Gaussian parameter of a step on its batch, under replace-one.
+        rate: The size of a batch over the number of records.
+        steps: The number of steps, each with a fresh batch.
+        interval: The spacing of the grid of privacy losses; by default 1e-4, or wider
+            where the composition spreads over millions of them.
 
     Example:
         >>> round(compose_fixed_batches(mu=1.0, rate=16 / 600, steps=3534).epsilon(1e-5), 3)
@@ -73,12 +73,12 @@ def compose_fixed_rounds(
     client's uploads reach (docs/theory.md#c4).
 
     Args:
-        mu: Replace-one Gaussian parameter of a step on its batch.
-        rate: Batch size over number of records.
-        steps: Steps of a round.
-        rounds: Number of rounds.
-        probability: Probability that the client takes part in a round, which may be seen.
-        interval: Grid of the privacy losses.
+        mu: The Gaussian parameter of a step on its batch, under replace-one.
+        rate: The size of a batch over the number of records.
+        steps: The number of steps in a round.
+        rounds: The number of rounds.
+        probability: The probability that the client takes part in a round, which may be seen.
+        interval: The spacing of the grid of privacy losses.
 
     Example:
         >>> curve = compose_fixed_rounds(
@@ -123,10 +123,10 @@ def compose_poisson_batches(
     (docs/theory.md#a10); both directions.
 
     Args:
-        multiplier: Standard deviation of the noise over the largest norm of a unit.
-        rate: Probability that a step holds the unit.
-        steps: Number of steps.
-        interval: Grid of the privacy losses.
+        multiplier: The standard deviation of the noise over the largest norm of a unit.
+        rate: The probability that a step holds the unit.
+        steps: The number of steps.
+        interval: The spacing of the grid of privacy losses.
 
     Example:
         >>> round(compose_poisson_batches(multiplier=2.0, rate=0.02, steps=100).epsilon(1e-6), 4)
@@ -162,12 +162,12 @@ def compose_poisson_rounds(
     """Returns the composition of rounds of sampled Gaussian steps with random participation.
 
     Args:
-        multiplier: Standard deviation of the noise over the largest norm of a unit.
-        rate: Probability that a step holds the unit.
-        steps: Steps of a round.
-        rounds: Number of rounds.
-        probability: Probability that the client takes part in a round, which may be seen.
-        interval: Grid of the privacy losses.
+        multiplier: The standard deviation of the noise over the largest norm of a unit.
+        rate: The probability that a step holds the unit.
+        steps: The number of steps in a round.
+        rounds: The number of rounds.
+        probability: The probability that the client takes part in a round, which may be seen.
+        interval: The spacing of the grid of privacy losses.
 
     Example:
         >>> curve = compose_poisson_rounds(
@@ -202,9 +202,9 @@ def find_sampled_deltas(epsilons: np.ndarray, *, mu: float, rate: float) -> np.n
     """Returns delta of one step at each epsilon >= 0: of C_q, and of removing a Poisson record.
 
     Args:
-        epsilons: Where delta is wanted.
-        mu: Gaussian parameter of a step that holds the record.
-        rate: Probability that a step holds it.
+        epsilons: The epsilons, each of at least 0.
+        mu: The Gaussian parameter of a step that holds the record.
+        rate: The probability that a step holds it.
 
     Example:
         >>> find_sampled_deltas(np.array([0.0, 1.0]), mu=1.0, rate=1.0).round(6).tolist()
@@ -220,9 +220,9 @@ def find_adding_deltas(epsilons: np.ndarray, *, mu: float, rate: float) -> np.nd
     """Returns delta at each epsilon >= 0 of one Poisson step to which a record is added.
 
     Args:
-        epsilons: Where delta is wanted.
-        mu: Gaussian parameter of a step that holds the record.
-        rate: Probability that a step holds it.
+        epsilons: The epsilons, each of at least 0.
+        mu: The Gaussian parameter of a step that holds the record.
+        rate: The probability that a step holds it.
 
     Example:
         >>> find_adding_deltas(np.array([0.0, 0.1, 1.0]), mu=1.0, rate=0.5).round(6).tolist()
@@ -243,9 +243,9 @@ def find_many_deltas(epsilons: np.ndarray, *, mus: np.ndarray, rate: float) -> n
     """Returns `find_sampled_deltas` for many values of mu, one a row.
 
     Args:
-        epsilons: Where delta is wanted.
+        epsilons: The epsilons, each of at least 0.
         mus: Gaussian parameters of steps that hold the record.
-        rate: Probability that a step holds it.
+        rate: The probability that a step holds it.
 
     Returns:
         Delta, a mu a row and an epsilon a column.
@@ -268,7 +268,7 @@ def amplify_epsilons(epsilons: np.ndarray, rate: float) -> np.ndarray:
 
     Args:
         epsilons: Epsilons of the release that is unseen.
-        rate: Probability that it happens, above 0.
+        rate: The probability that it happens, above 0.
 
     Returns:
         Epsilon' for each of them.
@@ -294,9 +294,9 @@ def choose_interval(*, mu: float, rate: float, steps: int) -> float:
     cost, not of validity.
 
     Args:
-        mu: Gaussian parameter of a step that holds the record.
-        rate: Probability that a step holds it.
-        steps: Number of steps.
+        mu: The Gaussian parameter of a step that holds the record.
+        rate: The probability that a step holds it.
+        steps: The number of steps.
 
     Returns:
         The interval of the grid.

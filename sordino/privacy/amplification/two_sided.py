@@ -1,4 +1,4 @@
-"""Replaces a unit that is in a release with probability q, unseen: Poisson batches and clients.
+"""Replacing a unit that is in a release with probability q, unseen: Poisson batches and clients.
 
 Without noise the unit adds u or v, each of norm at most r, or nothing. The worst case is u = -v on
 the sphere (docs/theory.md#a15): (1 - q) N(0, 1) + q N(r, 1) against (1 - q) N(0, 1) + q N(-r, 1),
@@ -39,12 +39,13 @@ def price_two_sided(
     """Returns the composition of steps each of which holds the replaced unit with some probability.
 
     Args:
-        reach: Largest norm of what the unit adds, over the standard deviation of the noise.
-        rate: Probability that a step holds the unit.
-        steps: Steps of a round.
-        rounds: Number of rounds.
-        probability: Probability that a round takes place, visibly.
-        interval: Grid of the privacy losses; by default one that suits the composition.
+        reach: The largest norm of what the unit adds, over the standard deviation of the noise.
+        rate: The probability that a step holds the unit.
+        steps: The number of steps in a round.
+        rounds: The number of rounds.
+        probability: The probability that a round takes place, which may be seen.
+        interval: The spacing of the grid of privacy losses; by default one that suits
+            the composition.
 
     Returns:
         A curve that holds in both directions.
@@ -84,9 +85,9 @@ def find_two_sided_deltas(epsilons: np.ndarray, *, reach: float, rate: float) ->
     delta = q P(Z > z - r) - a q P(Z > z + r) - c P(Z > z).
 
     Args:
-        epsilons: Where delta is wanted.
-        reach: Largest norm of what the unit adds, over the standard deviation of the noise.
-        rate: Probability that the step holds the unit.
+        epsilons: The epsilons, each of at least 0.
+        reach: The largest norm of what the unit adds, over the standard deviation of the noise.
+        rate: The probability that the step holds the unit.
 
     Returns:
         Delta at each epsilon.

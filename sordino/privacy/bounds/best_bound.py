@@ -11,11 +11,11 @@ from sordino.privacy.guarantee import Guarantee, notes_on
 def make_guarantee(
     question: Question, bound: Bound, unconditional: Guarantee | None = None
 ) -> Guarantee:
-    """Returns a bound with everything that gives it meaning.
+    """Returns the guarantee that a bound gives.
 
     Args:
-        question: What was asked.
-        bound: The answer.
+        question: The question that was asked.
+        bound: The bound that answers it.
         unconditional: The smallest bound that needs nothing vouched for, where this one does.
     """
     return Guarantee(
@@ -38,9 +38,10 @@ def choose_guarantee(
     """Returns the guarantee of the bound of least cost.
 
     Args:
-        question: What was asked.
-        bounds: All that hold.
-        cost: What makes one bound better than another, such as its epsilon at a delta.
+        question: The question that was asked.
+        bounds: All bounds that hold.
+        cost: Takes a bound and returns the number by which bounds are compared, such as its epsilon
+            at a delta; less is better.
     """
     costs = [(cost(bound), bound) for bound in bounds]
     # The smallest of valid bounds is valid: each holds whatever the data are, and none is chosen by
@@ -55,9 +56,9 @@ def choose_guarantee(
 
 
 def epsilon_at(delta: float) -> Callable[[Bound], float]:
-    """Returns a cost: the epsilon of a bound at a delta.
+    """Returns a function that compares bounds by their epsilon at one delta.
 
     Args:
-        delta: Delta at which epsilon is asked for.
+        delta: The delta of the guarantee, above 0 and below 1.
     """
     return lambda bound: bound.curve.epsilon(delta)

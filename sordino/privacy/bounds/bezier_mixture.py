@@ -16,9 +16,9 @@ BINS = 24  # pieces of (0, 1), in each of which the largest c counts
 
 
 def bezier_levels() -> tuple[np.ndarray, np.ndarray]:
-    """Returns how large c(r) is at most in each piece of (0, 1), and how probable the piece is.
+    """Returns the largest c(r) in each piece of (0, 1), and the probability of the piece.
 
-    c(r) is in units of its largest value.
+    Values of c(r) are in units of the largest of all.
 
     Example:
         >>> factors, masses = bezier_levels()
@@ -37,11 +37,12 @@ def bezier_levels() -> tuple[np.ndarray, np.ndarray]:
 def spread_over_curve(
     shifts: np.ndarray, use: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns every shift at all levels of c(r), a round a row, and how probable each is.
+    """Returns every shift at all levels of c(r), one row per round, and their probabilities.
 
     Args:
-        shifts: Largest moves of uploads, for a first use or whatever is drawn in addition to r.
-        use: How probable each column is; None for a single, certain one.
+        shifts: The largest moves of uploads, one row per round, and one column per step at which
+            the record may be used first.
+        use: The probability of each column; None for a single, certain one.
 
     Example:
         >>> rows, use = spread_over_curve(np.ones((3, 2)), np.array([0.5, 0.25]))

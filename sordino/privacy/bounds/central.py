@@ -52,20 +52,12 @@ TRUSTED = (
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether the server's noise on the mean hides the client.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether the server's noise on the mean hides the client."""
     return question.protection is Protection.MEAN and len(question.rounds) > 0
 
 
 def central_bounds(question: Question) -> Iterator[Bound]:
-    """Yields every bound that holds where the server adds noise.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields every bound that holds where the server adds noise."""
     protocol = question.protocol
     # The server adds its noise after it has seen the uploads.
     if question.view.is_server:
@@ -82,21 +74,17 @@ def central_bounds(question: Question) -> Iterator[Bound]:
 
 
 def describe_prices(question: Question) -> tuple[str, ...]:
-    """Returns how far uploads move and what the adversary sees, line by line.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns how far uploads move and what the adversary sees, line by line."""
     largest = round_up(float(question.prices.shifts.max()))
     lines = (
-        f"{question.prices.reason}; the largest here is {largest}.",
+        f"{question.prices.reason}; over these rounds that is {largest}.",
         f"The adversary sees {question.sees}.",
     )
     if not removes_client(question):
         return lines
     line = (
-        "A client is added or removed: an absent update is 0, and a present one half as far from "
-        "it."
+        "A client is added or removed: an absent update counts as 0, and a present one is at most "
+        "s_t / 2 away from it."
     )
     return (*lines, line)
 
@@ -105,9 +93,6 @@ def removes_client(question: Question) -> bool:
     """Returns whether a whole client is added or removed.
 
     The mean then moves by one update, of norm s_t / 2, and not by two.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     # A record that comes or goes leaves its client's update in the sum (docs/theory.md#a17).
     return question.protocol.adjacency == "add-or-remove" and question.unit == "client"
@@ -117,19 +102,15 @@ def mean_shifts(question: Question, shifts: np.ndarray) -> np.ndarray:
     """Returns by how much the sum of updates moves.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        shifts: How far uploads move when they are replaced.
+        question: The protocol, view and unit to bound.
+        shifts: How far uploads move when an update is replaced.
     """
     # Replacing takes one update away and adds another; removing does only the first.
     return shifts / 2 if removes_client(question) else shifts
 
 
 def central_gaussian(question: Question) -> Iterator[Bound]:
-    """Yields bounds under Gaussian noise, with the draw of clients seen, and with it hidden.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields bounds under Gaussian noise, with the draw of clients seen, and with it hidden."""
     protocol = question.protocol
     lines = describe_prices(question)
     yield from visible_bounds(question, lines)
@@ -150,8 +131,8 @@ def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound
     They are a mixture over how many do, and over the first use of the record.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        lines: How the prices come about.
+        question: The protocol, view and unit to bound.
+        lines: The derivation of the prices.
     """
     counts = question.counts
     cohort = find_cohort(question)
@@ -180,24 +161,20 @@ def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound
         counts,
         sigma=1.0,
         cohort=cohort,
-        lines=(*lines, f"Hidden by {what}."),
+        lines=(*lines, f"The client is hidden by {what}."),
     )
     if question.spreads_curve:
         rows, use = spread_over_curve(shifts[:, None])
         curve = rounds_curve(rows, counts, sigma=1.0, cohort=cohort, use=use)
         how = (
-            f"The point r of the curve is public and drawn afresh, under {what}: a mixture over "
-            "c(r) = (1 - r)(1 + 1.2 r) (docs/theory.md#b9)."
+            "The point r of the Bezier curve is public and drawn afresh, so each round is a "
+            f"mixture over c(r) = (1 - r)(1 + 1.2 r), under {what} (docs/theory.md#b9)."
         )
         yield Bound(curve=curve, method="Bezier mixture", lines=(*lines, how))
 
 
 def hidden_draw_curve(question: Question) -> Curve:
-    """Returns the composition of rounds with a hidden Poisson draw.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns the composition of rounds with a hidden Poisson draw."""
     protocol = question.protocol
     noise = server_noise(protocol) * find_denominator(protocol)
     rate = question.chance
@@ -213,13 +190,13 @@ def hidden_draw_curve(question: Question) -> Curve:
 
 @lru_cache(maxsize=64)
 def make_sampled_step(multiplier: float, rate: float) -> Curve:
-    """Returns one sampled Gaussian step.
+    """Returns the curve of one sampled Gaussian step.
 
-    It is made once, since a budget asks for many numbers of them.
+    It is cached, since the search for what a budget affords tries many numbers of rounds.
 
     Args:
-        multiplier: Multiplier of the noise, in units of the move.
-        rate: Probability that a client is drawn.
+        multiplier: The standard deviation of the noise, in units of the move.
+        rate: The probability that a client is drawn.
     """
     return subsampling.compose_poisson_batches(multiplier=multiplier, rate=rate)
 
@@ -228,7 +205,7 @@ def group_shifts(shifts: np.ndarray, counts: np.ndarray) -> list[tuple[float, in
     """Returns shifts rounded up to a few levels, and how often each occurs.
 
     Args:
-        shifts: Shifts of the rounds.
+        shifts: How far an upload moves in each round.
         counts: How often each round occurs.
 
     Example:
@@ -251,9 +228,6 @@ def central_renyi(question: Question) -> Iterator[Bound]:
     """Yields bounds by Rényi divergences of the mean's move, as for Laplace noise on the mean.
 
     The draw of clients is public, or hidden (docs/theory.md#b6).
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     norm = protocol.release.clip_norm
@@ -277,7 +251,7 @@ def central_renyi(question: Question) -> Iterator[Bound]:
             """Returns the divergence of a release that holds the client.
 
             Args:
-                order: Order of the divergence.
+                order: The order of the Rényi divergence, above 1.
                 move: How far the mean moves.
             """
             return price.divergence(order, move)
@@ -301,8 +275,8 @@ def find_divisors(question: Question, numbers: Sequence[float] | None = None) ->
     """Returns by what the sum of updates is divided, and how probable that is.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        numbers: How many take part, where that is known.
+        question: The protocol, view and unit to bound.
+        numbers: The number of participants, where it is known.
     """
     # Under Gaussian noise of deviation 1 from the server alone, the spread is the squared divisor.
     gaussian = replace(question.protocol, noise=Gaussian(sigma=1.0, where="server"))
@@ -314,9 +288,6 @@ def central_known_rounds(question: Question) -> Iterator[Bound]:
     """Yields bounds of a client that took part in rounds whose number of contributors is known.
 
     The draw of clients is known then, and amplifies nothing.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     numbers = question.present or ()
@@ -351,9 +322,9 @@ def gaussian_known_rounds(
     """Yields composition, and what the draw of minibatches adds to it.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        prices: Prices of the uploads, a round a row.
-        spreads: The squared noises of the rounds, in units of one upload's move.
+        question: The protocol, view and unit to bound.
+        prices: The prices of the uploads, one row per round.
+        spreads: The squared noise of each round, in units of one upload's move.
     """
     shifts = mean_shifts(question, prices.shifts)
     mu = math.sqrt(float(np.sum(np.square(shifts) / spreads)))
@@ -372,9 +343,6 @@ def gaussian_known_rounds(
 def export_mean_event(question: Question) -> Any:
     """Returns the means under the server's noise as events of dp_accounting.
 
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-
     Raises:
         UserError: The server is the adversary, the noise is not Gaussian, or the draw of clients
             is seen, or hidden from neighbours that dp_accounting does not know.
@@ -387,9 +355,9 @@ def export_mean_event(question: Question) -> Any:
     certain = cohort.probability == 1 and len(cohort.counts) == 1
     if question.view.is_server or not protocol.noise.normal or not (hidden or certain):
         raise UserError(
-            "dp_accounting has no event for this noise at the server: it must be Gaussian and "
-            "hide from who sees the models; and everyone takes part, or whole clients are added "
-            "or removed whose Poisson draw is hidden. `certify` prices it."
+            "dp_accounting has no event for this noise at the server. It has one for Gaussian "
+            "noise against an adversary that sees models, where everyone takes part, or where "
+            "whole clients are added or removed whose Poisson draw is hidden. `certify` prices it."
         )
     events = []
     for shift, count in zip(question.prices.shifts.tolist(), question.counts.tolist(), strict=True):

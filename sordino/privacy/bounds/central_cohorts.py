@@ -1,4 +1,4 @@
-"""Says how many clients share a noisy mean, and with which probability."""
+"""The law of the noise in a mean: how many clients share it, and with which probability."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def client_noise(protocol: Protocol) -> float:
 
 
 def find_denominator(protocol: Protocol) -> float:
-    """Returns the constant that the sum of updates is divided by: the expected participants.
+    """Returns the constant by which the sum of updates is divided: the expected participants.
 
     Args:
         protocol: The federation that is priced.
@@ -62,8 +62,8 @@ def find_cohort(question: Question, numbers: Sequence[float] | None = None) -> C
     least n - k honest ones (and the attacked one) add noise.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        numbers: How many take part, where that is known.
+        question: The protocol, view and unit to bound.
+        numbers: The number of participants, where it is known.
     """
     protocol = question.protocol
     if numbers is None:
@@ -83,9 +83,9 @@ def find_spread(question: Question, number: float, *, planned: bool) -> float:
     """Returns the squared noise of a round in units of one upload's move.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        number: How many take part.
-        planned: Whether the round is asked about before it is run.
+        question: The protocol, view and unit to bound.
+        number: The number of participants.
+        planned: Whether the round has not been run yet.
     """
     protocol = question.protocol
     # The attacked client itself is honest, however many collude.
@@ -101,16 +101,12 @@ def find_spread(question: Question, number: float, *, planned: bool) -> float:
 def count_planned_equals(question: Question) -> tuple[float, float]:
     """Returns as how many equal clients those of unequal weight count before a run.
 
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-
     Returns:
         The number that divides the mean, and the number whose noise is in it.
     """
     shares = question.shares
     if shares is None or question.protocol.participation.draws:
-        # How large the client's share of the mean is, is not known: at worst no other client is in
-        # it.
+        # The client's share of the mean is not known: at worst no other client is in it.
         return 1.0, 1.0
     share = float(shares.max()) if question.attacked is None else question.attacked.share
     visible = visible_share(question, find_priced_view(question).view)
@@ -152,9 +148,6 @@ def mix_with_colluders(question: Question) -> Cohort:
     It is a mixture over how many of them are in the round, and how many honest ones. Who takes part
     is seen, so the law of both numbers is public; the colluders' noise hides nothing, and their
     places still divide the sum (docs/theory.md#a17).
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     rule = protocol.participation
@@ -176,9 +169,9 @@ def group_spreads(probability: float, spreads: np.ndarray, masses: np.ndarray) -
     """Returns a cohort with at most `SPREADS` amounts of noise, each rounded down.
 
     Args:
-        probability: Probability that the attacked client takes part.
-        spreads: Squared noises.
-        masses: How probable each is; the too improbable to count join the smallest.
+        probability: The probability that the attacked client takes part.
+        spreads: The squared noises that are possible.
+        masses: The probability of each.
 
     Example:
         >>> group_spreads(0.5, np.array([4.0, 1.0]), np.array([0.75, 0.25]))

@@ -28,11 +28,7 @@ from sordino.protocol.arithmetic import draw_alike
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether every client has a budget, and shares its noise with the others.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether every client has a budget, and shares its noise with the others."""
     protocol = question.protocol
     if not protocol.client or question.protection is Protection.OWN_NOISE:
         return False
@@ -44,11 +40,7 @@ def applies_to(question: Question) -> bool:
 
 
 def bound_capped_clients(question: Question) -> Iterator[Bound]:
-    """Yields the bound of clients that take part as often as their budgets allow.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields the bound of clients that take part as often as their budgets allow."""
     protocol = question.protocol
     rounds = len(question.rounds)
     sizes = question.sizes or (question.records,) * protocol.clients
@@ -72,11 +64,11 @@ def bound_capped_clients(question: Question) -> Iterator[Bound]:
     ]
     worst = max(found, key=lambda guarantee: guarantee.epsilon(1e-5))
     line = (
-        f"No client takes part more than {max(largest.values())} times, by its own budget; earlier "
-        "rounds cost the most."
+        f"By its own budget no client takes part more than {max(largest.values())} times; as the "
+        "earliest rounds cost the most, those are counted."
     )
     if len(found) > 1:
-        line += " Clients of each size are priced by their own caps; the worst ones count."
+        line += " Clients of each size are priced by their own caps, and the worst size counts."
     curve = find_worst_curve([guarantee.curve for guarantee in found])
     yield Bound(curve=curve, method="client budgets", lines=(*worst.derivation, line))
 

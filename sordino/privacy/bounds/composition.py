@@ -38,25 +38,17 @@ UNKNOWN_SIZES = (
     "How many records clients have is not stated, so every step counts as if its batch held the "
     "record."
 )
-TAKEN_PART = "Composed over the rounds that were taken part in."
+TAKEN_PART = "Composed over the rounds in which the client took part."
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether uploads with Gaussian noise hide the client, and rounds were run.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether uploads with Gaussian noise hide the client, and rounds were run."""
     hidden_by_uploads = question.protection is Protection.UPLOADS and question.protocol.noise.normal
     return hidden_by_uploads and len(question.rounds) > 0
 
 
 def compose_rounds(question: Question) -> Iterator[Bound]:
-    """Yields the bounds of rounds whose uploads have Gaussian noise.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields the bounds of rounds whose uploads have Gaussian noise."""
     # Noise of 0 still suffices where nothing moves.
     if mechanism_of(question.protocol.noise).silent and question.prices.shifts.max() > 0:
         line = "Without noise (sigma = 0) nothing hides a client's contribution."
@@ -68,18 +60,14 @@ def compose_rounds(question: Question) -> Iterator[Bound]:
 
 
 def compose_planned_rounds(question: Question) -> Iterator[Bound]:
-    """Yields bounds before a run: without regard to minibatches, and with what they add.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields bounds before a run: without regard to minibatches, and with what they add."""
     protocol = question.protocol
     prices = question.prices
     counts = question.counts
     sigma = question.noise.sigma
     priced = find_priced_view(question)
     lines: tuple[str, ...] = (
-        f"{prices.reason}; the largest here is {round_up(float(prices.shifts.max()))}.",
+        f"{prices.reason}; over these rounds that is {round_up(float(prices.shifts.max()))}.",
         priced.sentence,
     )
     if question.unit == "record" and question.records is None and protocol.local.draws_batches:
@@ -96,8 +84,9 @@ def compose_planned_rounds(question: Question) -> Iterator[Bound]:
         yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(*lines, how))
     else:
         how = (
-            "Each round is a public mixture: no part with probability 1 - q, else Gaussian with "
-            "the random number of participants (docs/theory.md#a10)."
+            "Each round is a public mixture: with probability 1 - q the client takes no part; "
+            "otherwise the round is Gaussian, under all noise that hides the client in this view "
+            "(docs/theory.md#a10)."
         )
         curve = rounds_curve(prices.shifts[:, None] * scale, counts, sigma=sigma, cohort=cohort)
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
@@ -114,10 +103,10 @@ def bezier_bound(question: Question, cohort: Cohort, scale: float, lines: tuple[
     Where minibatches hide the record, it is a mixture over the record's first use too.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        cohort: Who hides the attacked client in a round.
-        scale: Share of an upload's move that is seen.
-        lines: How the prices come about.
+        question: The protocol, view and unit to bound.
+        cohort: The honest participants of a round, whose noise hides the attacked client.
+        scale: The share of an upload's move that the view sees.
+        lines: The derivation of the prices.
     """
     rule = question.protocol.local
     prices = question.prices
@@ -126,8 +115,8 @@ def bezier_bound(question: Question, cohort: Cohort, scale: float, lines: tuple[
         first = first_use(batch=rule.batch or 1, records=question.records, steps=rule.steps)
         rows, use = spread_over_curve(prices.first_used, first)
     how = (
-        "The point r of the curve is public and drawn afresh: "
-        "a mixture over c(r) = (1 - r)(1 + 1.2 r) (docs/theory.md#b9)."
+        "The point r of the Bezier curve is public and drawn afresh, so each round is a mixture "
+        "over c(r) = (1 - r)(1 + 1.2 r) (docs/theory.md#b9)."
     )
     sigma = question.noise.sigma
     curve = rounds_curve(rows * scale, question.counts, sigma=sigma, cohort=cohort, use=use)
@@ -138,7 +127,7 @@ def find_visible_cohort(question: Question, view: View) -> tuple[Cohort, float]:
     """Returns who hides the attacked client, and the share of its upload that the view sees.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
+        question: The protocol, view and unit to bound.
         view: View whose bound is taken.
     """
     rule = question.protocol.participation
@@ -157,11 +146,7 @@ def find_visible_cohort(question: Question, view: View) -> tuple[Cohort, float]:
 
 
 def compose_known_rounds(question: Question) -> Iterator[Bound]:
-    """Yields bounds of a client that took part in rounds whose number of contributors is known.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields bounds of a client that took part in rounds whose number of contributors is known."""
     protocol = question.protocol
     view = find_priced_view(question).view
     summed = find_secure_sum(question) is not None
@@ -180,7 +165,7 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
     sigma = question.noise.sigma
     scale = weight / np.sqrt(honest)
     mu = float(np.sqrt(np.dot(counts, (prices.shifts * scale) ** 2))) / sigma
-    lines = (prices.reason, TAKEN_PART)
+    lines = (f"{prices.reason}.", TAKEN_PART)
     yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)
     alone = Cohort.everyone(clients=1)
     yield from minibatch_bounds(
@@ -189,15 +174,12 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
     if question.spreads_curve:
         rows, use = spread_over_curve((prices.shifts * scale)[:, None])
         curve = rounds_curve(rows, counts, sigma=sigma, cohort=alone, use=use)
-        lines = (prices.reason, "A mixture over the point of the Bezier curve (docs/theory.md#b9).")
-        yield Bound(curve=curve, method="Bezier mixture", lines=lines)
+        how = "Each round is a mixture over the point of the Bezier curve (docs/theory.md#b9)."
+        yield Bound(curve=curve, method="Bezier mixture", lines=(*lines, how))
 
 
 def export_gaussian_event(question: Question) -> Any:
     """Returns composed Gaussian events of dp_accounting, one for each price of a round.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UserError: dp_accounting has no event for a draw of clients that is seen.
@@ -233,7 +215,7 @@ def draw_batch_event(question: Question, event: Any) -> Any:
     the event without the draw holds then.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
+        question: The protocol, view and unit to bound.
         event: A round in which the record is used for certain.
     """
     import dp_accounting

@@ -23,11 +23,7 @@ from sordino.protocol.aggregation_kinds import find_mixing
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether only the last of consecutive rounds is seen, with all noise known.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether only the last of consecutive rounds is seen, with all noise known."""
     protocol = question.protocol
     # The convex minorant is proved for Gaussian noise, before a run (docs/theory.md#a7).
     if question.view != View.FINAL or question.present is not None or not protocol.noise.normal:
@@ -54,9 +50,6 @@ def bound_final_model(question: Question) -> Iterator[Bound]:
     With a mixing b the model moves by (1 - b) w + b mean: the stretch is (1 - b) + b rho, the
     shift b gamma, the noise b sigma. In units of each round's noise it is the same problem with
     noise of 1, whatever b does from round to round (docs/theory.md#a34).
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     shares = question.shares
@@ -81,8 +74,8 @@ class Domain:
     """How far apart two runs that share all noise ever are.
 
     Attributes:
-        diameter: The distance, at most.
-        reason: Where it comes from.
+        diameter: The largest distance between two runs.
+        reason: Why they come no further apart, for the derivation.
     """
 
     diameter: float
@@ -94,9 +87,6 @@ def find_domain(question: Question) -> Domain | None:
 
     Where every step is pulled to a model that both runs have, two runs whose steps all differ by 2V
     come no further apart than d <- rho d + s leads to, rho < 1 (docs/theory.md#a32).
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     domains = []
     diameter = question.protocol.assumptions.diameter
@@ -122,7 +112,7 @@ def find_mean_noise(protocol: Protocol, shares: np.ndarray) -> float:
 
     Args:
         protocol: The federation that is priced.
-        shares: Shares of the participants in the mean.
+        shares: The share of each participant in the mean.
     """
     release = noisy_upload_of(protocol)
     of_clients = release.client_sigma * math.sqrt(float(np.square(shares).sum()))
@@ -135,11 +125,11 @@ def bound_dynamics(
     """Returns the bound of one way to see the dynamics.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
+        question: The protocol, view and unit to bound.
         dynamics: How a round moves two neighbouring models apart.
         domain: How far apart two runs ever are, where that is known.
-        share: The attacked client's in the mean.
-        noise: Standard deviation of the noise in the mean.
+        share: The attacked client's share in the mean.
+        noise: The standard deviation of the noise in the mean.
     """
     counts = question.counts
     repeats = np.ones(len(counts), dtype=np.int64)
@@ -160,10 +150,10 @@ def bound_dynamics(
     else:
         energy, start = last_iterate_bounded(stretch, shift, domain.diameter / earlier)
         if start:
-            tail = f" {domain.reason}: all before round {start + 1} is forgotten."
+            tail = f" {domain.reason}, so what happened before round {start + 1} is forgotten."
     how = (
-        f"Last iterate: {dynamics.reason}; greatest convex minorant, "
-        f"mu = sqrt(H) / noise of the mean (docs/theory.md#a7).{tail}"
+        f"Last iterate: {dynamics.reason}. With H from the greatest convex minorant, "
+        f"mu = sqrt(H) / (noise of the mean) (docs/theory.md#a7).{tail}"
     )
     return Bound(
         curve=GaussianCurve(mu=math.sqrt(energy) / noise),

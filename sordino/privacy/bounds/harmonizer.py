@@ -29,11 +29,7 @@ from sordino.protocol import ClientBudget, Everyone, Protocol, View
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether clients have individual noise.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether clients have individual noise."""
     return question.protection is Protection.OWN_NOISE and len(question.rounds) > 0
 
 
@@ -41,9 +37,6 @@ def bound_worst_client(question: Question) -> Iterator[Bound]:
     """Yields the bound of the worst client, each priced by its own noise against the server.
 
     All that other views see is made of the uploads.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     guarantees = own_guarantees(question).values()
     # Clients of one kind share a guarantee; curves need not be compared to see that.
@@ -82,13 +75,13 @@ def own_guarantees(question: Question) -> dict[int, Guarantee]:
 
 
 def price_client(question: Question, alone: Protocol, cap: int, records: int | None) -> Guarantee:
-    """Returns the smaller of a client's bounds as it is drawn, and as often as its budget allows.
+    """Returns a client's guarantee: by the draw of clients or by its own cap, the smaller.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
+        question: The protocol, view and unit to bound.
         alone: The federation as the client sees it.
-        cap: How often it takes part at most.
-        records: Its number of records, where known.
+        cap: The most rounds that the client takes part in.
+        records: The number of records of the client, where known.
     """
     rounds = tuple(question.rounds.tolist())
     found = [certify_alone(alone, question.unit, rounds, records)]
@@ -108,10 +101,10 @@ def certify_alone(
     """Returns the guarantee against the server in a federation of clients that are all the same.
 
     Args:
-        alone: The federation.
-        unit: The hidden unit.
-        rounds: Rounds that are run.
-        records: Records of every client, where known.
+        alone: The federation, in which all clients have the same noise.
+        unit: The hidden unit, "record" or "client".
+        rounds: The rounds that are run.
+        records: The number of records of every client, where known.
     """
     sizes = None if records is None else [records] * alone.clients
     return certify_shared(pose_question(alone, View.SERVER, unit, rounds, sizes))
@@ -121,9 +114,9 @@ def find_cap(question: Question, budget: ClientBudget, records: int | None) -> i
     """Returns how often a client takes part at most in the rounds of a question.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        budget: The client's.
-        records: Its number of records, where known.
+        question: The protocol, view and unit to bound.
+        budget: The budget of the client.
+        records: The number of records of the client, where known.
     """
     # A round that was paid for twice may cost more than those by which caps are found.
     if len(np.unique(question.rounds)) < len(question.rounds):
@@ -132,11 +125,7 @@ def find_cap(question: Question, budget: ClientBudget, records: int | None) -> i
 
 
 def observe_own_releases(question: Question) -> Observation:
-    """Returns what these bounds are proved against: a client's uploads, or its noisy steps.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns what these bounds are proved against: a client's uploads, or its noisy steps."""
     if question.protocol.release.in_steps:
         return Observation.STEPS
     return observe_uploads(question)

@@ -29,7 +29,7 @@ from sordino.protocol import Protocol
 GROUPS = 32  # numbers of honest participants that are kept apart
 # The method of bounds that count on nobody seeing which records a batch or a lot holds.
 HIDDEN_DRAW = "subsampled joined steps"
-# The method of those that hold for adversaries who see it, too.
+# The method of bounds that hold even against adversaries who see it.
 SEEN_DRAW = "known batches"
 
 
@@ -57,11 +57,11 @@ def bound_joined_steps(
     """Yields the bounds that count the others' noise, against the views of means.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        mu: Mu of a step on its batch, under the client's own noise.
-        rate: Probability that a batch holds the unit.
-        draw: How batches are drawn and what neighbours are.
-        strongest: Largest mu for which batches are counted as hiding.
+        question: The protocol, view and unit to bound.
+        mu: The mu of a step whose batch holds the unit, under the client's own noise.
+        rate: The probability that a batch holds the unit.
+        draw: The law of a step, by its name in `noisy_steps.LAWS`.
+        strongest: The largest mu for which batches are counted as hiding.
     """
     priced = find_priced_view(question)
     # The server sees every upload, each under its own client's noise only.
@@ -81,10 +81,10 @@ class JoinedStep:
     """One noisy sum a round, to which several clients' noise is added.
 
     Attributes:
-        mu: Mu of the sum, under one client's noise only.
-        rate: Probability that a batch holds the unit.
-        draw: How batches are drawn and what neighbours are.
-        strongest: Largest mu for which batches are counted as hiding.
+        mu: The mu of the sum under the noise of a single client.
+        rate: The probability that a batch holds the unit.
+        draw: The law of a step, by its name in `noisy_steps.LAWS`.
+        strongest: The largest mu for which batches are counted as hiding.
         secret: Whether nobody but the client knows which records its batch holds.
     """
 
@@ -101,10 +101,10 @@ def bound_cohort(
     """Yields the bounds of sums under the noise of a number of honest clients.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
+        question: The protocol, view and unit to bound.
         step: What a round releases.
-        honest: How many clients' noise hides the attacked one.
-        lines: What has been said before.
+        honest: The number of clients whose noise hides the attacked one.
+        lines: The derivation so far.
     """
     cohort = group_cohort(honest)
     rounds = len(question.rounds)
@@ -119,8 +119,8 @@ def bound_cohort(
     if not step.secret:
         if step.rate < 1:
             held = (
-                f"A batch holds the unit with probability q = {step.rate:.6g}, which may be seen: "
-                "a mixture over whether it does (docs/theory.md#a11)."
+                f"A batch holds the unit with probability q = {step.rate:.6g}, and it may be seen "
+                "whether it does: each round is a mixture of the two (docs/theory.md#a11)."
             )
             curve = mix_seen_rounds(np.array([mu]), np.array([rounds]), step.rate, cohort)
             yield Bound(curve=curve, method=SEEN_DRAW, lines=(*lines, held))
@@ -129,7 +129,10 @@ def bound_cohort(
     if step.rate < 1 and mu / math.sqrt(min(cohort.counts)) <= step.strongest:
         planned = max(question.protocol.rounds, rounds)
         curve = compose_joined_rounds(mu, step.rate, step.draw, cohort, planned, rounds)
-        hidden = f"A batch holds the unit with probability q = {step.rate:.6g}, unseen."
+        hidden = (
+            f"A batch holds the unit with probability q = {step.rate:.6g}, and nobody sees whether "
+            "it does."
+        )
         yield Bound(curve=curve, method=HIDDEN_DRAW, lines=(*lines, hidden))
 
 
@@ -137,9 +140,6 @@ def honest_participants(question: Question) -> Cohort:
     """Returns how many honest clients take part, the attacked one included.
 
     Unequal shares count as fewer clients.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     rule = protocol.participation
@@ -154,7 +154,7 @@ def group_cohort(cohort: Cohort) -> Cohort:
     """Returns a cohort with few numbers of participants, each rounded down.
 
     Args:
-        cohort: With any number of them.
+        cohort: The cohort to group.
 
     Example:
         >>> len(group_cohort(Cohort.poisson(clients=100, rate=0.5)).counts) <= GROUPS
@@ -178,12 +178,12 @@ def group_cohort(cohort: Cohort) -> Cohort:
 
 
 def mix_seen_rounds(mus: np.ndarray, counts: np.ndarray, rate: float, cohort: Cohort) -> Curve:
-    """Returns rounds of which an adversary may know whether their batch holds the unit.
+    """Returns the composition of rounds whose adversary may know if a batch holds the unit.
 
     Args:
-        mus: Mus of the rounds' steps, under the client's own noise.
+        mus: The mu of each round's step, under the client's own noise.
         counts: How often each round occurs.
-        rate: Probability that a batch holds the unit.
+        rate: The probability that a batch holds the unit.
         cohort: The honest participants.
     """
     return rounds_curve(mus[:, None], counts, sigma=1.0, cohort=cohort, use=np.array([rate]))
@@ -193,29 +193,29 @@ def mix_seen_rounds(mus: np.ndarray, counts: np.ndarray, rate: float, cohort: Co
 def compose_joined_rounds(
     mu: float, rate: float, draw: str, cohort: Cohort, planned: int, rounds: int
 ) -> LossCurve:
-    """Returns rounds one after another; see `make_joined_round`.
+    """Returns the composition of equal rounds; see `make_joined_round`.
 
     Args:
-        mu: Mu of a step on its batch, under the client's own noise.
-        rate: Probability that a batch holds the unit.
-        draw: How batches are drawn and what neighbours are.
+        mu: The mu of a step whose batch holds the unit, under the client's own noise.
+        rate: The probability that a batch holds the unit.
+        draw: The law of a step, by its name in `noisy_steps.LAWS`.
         cohort: The honest participants.
-        planned: Number of rounds of the plan, which share the grid of privacy losses.
-        rounds: Rounds that are composed.
+        planned: The number of rounds of the plan, for which the grid of privacy losses is chosen.
+        rounds: The number of rounds to compose.
     """
     return make_joined_round(mu, rate, draw, cohort, planned).repeat(rounds)
 
 
 @lru_cache(maxsize=16)
 def make_joined_round(mu: float, rate: float, draw: str, cohort: Cohort, planned: int) -> LossCurve:
-    """Returns one round, a public mixture over how many honest clients take part.
+    """Returns the curve of one round, a public mixture over how many honest clients take part.
 
     Args:
-        mu: Mu of a step on its batch, under the client's own noise.
-        rate: Probability that a batch holds the unit.
-        draw: How batches are drawn and what neighbours are.
+        mu: The mu of a step whose batch holds the unit, under the client's own noise.
+        rate: The probability that a batch holds the unit.
+        draw: The law of a step, by its name in `noisy_steps.LAWS`.
         cohort: The honest participants.
-        planned: Number of rounds that will be composed, for which the grid is chosen.
+        planned: The number of rounds of the plan, for which the grid of privacy losses is chosen.
     """
     mus = [mu / math.sqrt(count) for count in cohort.counts]
     widest = max(mus)
@@ -247,10 +247,10 @@ def mix_rounds(mus: Sequence[float], rate: float, cohort: Cohort, interval: floa
     """Returns one round where adding and removing differ, so that each number has two curves.
 
     Args:
-        mus: Mus of a step, for each number of honest participants.
-        rate: Probability that a batch holds the unit.
+        mus: The mu of a step for each number of honest participants.
+        rate: The probability that a batch holds the unit.
         cohort: The honest participants.
-        interval: The grid of privacy losses.
+        interval: The spacing of the grid of privacy losses.
     """
     found: LossCurve | None = None
     total = 0.0
@@ -273,10 +273,10 @@ def compose_known_joins(question: Question, mu: float, rate: float, draw: str) -
     """Returns the curve of a client that took part in rounds with known numbers of contributors.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        mu: Mu of a step on its batch, under the client's own noise.
-        rate: Probability that a batch holds the unit.
-        draw: How batches are drawn and what neighbours are.
+        question: The protocol, view and unit to bound.
+        mu: The mu of a step whose batch holds the unit, under the client's own noise.
+        rate: The probability that a batch holds the unit.
+        draw: The law of a step, by its name in `noisy_steps.LAWS`.
     """
     present = question.present or ()
     # Against all others together, a client still has its own noise.
@@ -290,14 +290,14 @@ def compose_known_joins(question: Question, mu: float, rate: float, draw: str) -
 def compose_known_shares(
     honest: Sequence[float], mu: float, rate: float, draw: str, planned: int
 ) -> Curve:
-    """Returns the curve of rounds of which it is known how many clients' noise hides the attacked.
+    """Returns the curve of rounds, given how many clients' noise hid the attacked one in each.
 
     Args:
-        honest: The number of shares of noise, for every round.
-        mu: Mu of a sum under one share.
-        rate: Probability that a batch holds the unit.
-        draw: How batches are drawn and what neighbours are.
-        planned: Number of rounds of the plan, which share the grid of privacy losses.
+        honest: The number of shares of noise in every round.
+        mu: The mu of a sum under one share.
+        rate: The probability that a batch holds the unit.
+        draw: The law of a step, by its name in `noisy_steps.LAWS`.
+        planned: The number of rounds of the plan, for which the grid of privacy losses is chosen.
     """
     # Without a draw of batches the rounds are Gaussian, and so is their composition.
     if rate == 1:

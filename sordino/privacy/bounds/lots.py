@@ -37,29 +37,17 @@ from sordino.protocol.release import Lot
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether one noise on a sum over all clients hides the client.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether one noise on a sum over all clients hides the client."""
     return question.protection is Protection.LOT and len(question.rounds) > 0
 
 
 def observe_lots(question: Question) -> Observation:
-    """Returns what bounds on lots are proved against.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns what bounds on lots are proved against."""
     return Observation.UPLOADS if sees_uploads(question) else Observation.MODELS
 
 
 def sees_uploads(question: Question) -> bool:
-    """Returns whether the adversary is given single clients' uploads.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether the adversary is given single clients' uploads."""
     # Then the server is shown no single upload either (docs/theory.md#a19).
     if question.protocol.channel.sums_only:
         return False
@@ -67,11 +55,7 @@ def sees_uploads(question: Question) -> bool:
 
 
 def lot_bounds(question: Question) -> Iterator[Bound]:
-    """Yields the bounds that hold, without regard to the draw of the lot and with it.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields the bounds that hold, with and without counting the draw of the lot."""
     release = noisy_upload_of(question.protocol)
     lot = find_lot(release)
     # The server adds its noise after it has seen the sums.
@@ -90,12 +74,12 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
     sentence = find_priced_view(question).sentence
     law = (
         f"A lot's sum of clipped gradients moves by at most {round_up(step.mu)} times one share of "
-        f"the noise; {LAWS[step.draw]} (docs/theory.md#a13)."
+        f"the noise; a round is priced as {LAWS[step.draw]} (docs/theory.md#a13)."
     )
     if release.adaptive is not None:
         law += (
-            f" The count of examples within the clip is in it: {release.adaptive.price_factor:.6g} "
-            "times as far (docs/theory.md#a22)."
+            " The sum holds the count of examples within the clip, too, and so moves "
+            f"{release.adaptive.price_factor:.6g} times as far (docs/theory.md#a22)."
         )
     shares = count_known_shares(question, release)
     if shares is None:
@@ -109,7 +93,7 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
     if step.mu / math.sqrt(min(shares)) > step.strongest:
         rate = 1.0
     curve = compose_known_shares(shares, step.mu, rate, step.draw, question.protocol.rounds)
-    how = "The shares of those who contributed count."
+    how = "Each round is priced with the clients that contributed to it."
     yield Bound(curve=curve, method=HIDDEN_DRAW, lines=(sentence, law, how))
     if step.rate < 1:
         curves = [
@@ -130,13 +114,13 @@ def lot_bounds(question: Question) -> Iterator[Bound]:
 def bound_seen_lots(
     question: Question, step: JoinedStep, hiding: Cohort, lines: tuple[str, ...]
 ) -> Iterator[Bound]:
-    """Yields the bound that holds even if lots are seen; under little noise they are as good as.
+    """Yields the bound that holds even if lots are seen: under little noise they almost are.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
+        question: The protocol, view and unit to bound.
         step: What a round releases.
-        hiding: The shares that hide the attacked client.
-        lines: What has been said before.
+        hiding: The law of the number of shares that hide the attacked client.
+        lines: The derivation so far.
     """
     # The curve below is for one number of shares; with a random one only the other bounds apply.
     if step.rate == 1 or len(hiding.counts) > 1:
@@ -149,8 +133,8 @@ def bound_seen_lots(
         rate=step.rate,
     )
     how = (
-        f"A lot holds the record with probability q = {step.rate:.6g}, seen or not "
-        "(docs/theory.md#a11)."
+        f"A lot holds the record with probability q = {step.rate:.6g}, and the bound holds even "
+        "if it is seen whether it does (docs/theory.md#a11)."
     )
     yield Bound(curve=curve, method="known batches", lines=(*lines, how))
 
@@ -159,7 +143,10 @@ def find_lot(release: NoisyUpload) -> Lot:
     """Returns the lot of a release.
 
     Args:
-        release: Release of a protocol with the rule dp-sgd.
+        release: The release of a protocol with the rule dp-sgd.
+
+    Raises:
+        TypeError: The protocol draws no lots.
     """
     if release.lot is None:
         raise TypeError("no lot is drawn")
@@ -167,11 +154,7 @@ def find_lot(release: NoisyUpload) -> Lot:
 
 
 def find_lot_step(question: Question) -> JoinedStep:
-    """Returns what a round releases, in units of one share of the noise.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns what a round releases, in units of one share of the noise."""
     protocol = question.protocol
     release = noisy_upload_of(protocol)
     lot = find_lot(release)
@@ -200,8 +183,8 @@ def find_lot_rate(question: Question, lot: Lot) -> float:
     """Returns the largest probability that a lot holds a record.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        lot: How it is drawn.
+        question: The protocol, view and unit to bound.
+        lot: The lot of the release.
     """
     # A whole client is practically always in the lot.
     if question.unit == "client" or question.records is None:
@@ -220,8 +203,8 @@ def find_hiding_shares(question: Question, release: NoisyUpload) -> Cohort:
     """Returns how many shares of the noise hide the attacked client, before a run.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        release: What leaves a client.
+        question: The protocol, view and unit to bound.
+        release: The noisy upload of a client.
     """
     alone = Cohort(probability=question.chance, counts=(1.0,), masses=(1.0,))
     # The server's noise is one share, which nobody else knows.
@@ -248,11 +231,11 @@ def count_certain_shares(threshold: int, colluders: int) -> int:
 
 
 def count_known_shares(question: Question, release: NoisyUpload) -> list[float] | None:
-    """Returns how many shares hid the client in every round, None before a run.
+    """Returns how many shares hid the client in every round; None before a run.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        release: What leaves a client.
+        question: The protocol, view and unit to bound.
+        release: The noisy upload of a client.
     """
     if question.present is None:
         return None
@@ -276,8 +259,8 @@ def count_colluders(question: Question, release: NoisyUpload) -> int:
     """Returns how many clients' noise the adversary knows.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        release: What leaves a client.
+        question: The protocol, view and unit to bound.
+        release: The noisy upload of a client.
     """
     if release.secure_sum is not None and question.view.is_server:
         # Those that the protocol provides for count even where the view names fewer.
@@ -289,8 +272,8 @@ def describe_shares(question: Question, release: NoisyUpload) -> str:
     """Returns whose noise counts, in a sentence.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        release: What leaves a client.
+        question: The protocol, view and unit to bound.
+        release: The noisy upload of a client.
     """
     lot = find_lot(release)
     if release.at_server:
@@ -310,9 +293,6 @@ def describe_shares(question: Question, release: NoisyUpload) -> str:
 def export_lot_event(question: Question) -> Any:
     """Returns the lots as an event of dp_accounting.
 
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-
     Raises:
         UserError: Participation is random, the unit is a client, the number of records is not
             known, or the server adds the noise and is the adversary.
@@ -322,8 +302,8 @@ def export_lot_event(question: Question) -> Any:
     protocol = question.protocol
     if protocol.release.at_server and question.view.is_server:
         raise UserError(
-            "dp_accounting has no event for a server that sees what it adds its noise to: nothing "
-            "is hidden from it."
+            "dp_accounting has no event against a server that adds the noise itself: nothing is "
+            "hidden from it."
         )
     release = noisy_upload_of(protocol)
     shares = find_hiding_shares(question, release)

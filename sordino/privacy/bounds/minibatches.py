@@ -38,13 +38,13 @@ def minibatch_bounds(
     There are none where minibatches hide nothing.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        prices: What the uploads of the rounds cost, one round a row.
+        question: The protocol, view and unit to bound.
+        prices: The prices of the uploads, one row per round.
         counts: How often each round occurs.
-        sigma: Standard deviation of each participant's noise.
+        sigma: The standard deviation of each participant's noise.
         cohort: The honest participants of every round.
-        scale: Share of an upload's move that is seen, of all rounds or of each.
-        lines: How the prices come about.
+        scale: The share of an upload's move that is seen, in all rounds or in each.
+        lines: The derivation of the prices.
     """
     # Without a first use, or without the number of records, every batch counts as holding it.
     if prices.first_used is None or question.records is None:
@@ -57,21 +57,24 @@ def minibatch_bounds(
         # The point of the curve is public.
         shifts, use = spread_over_curve(shifts, use)
     drawn = (
-        f"A step draws {batch} of {question.records} records; until the record is drawn the "
-        "client's steps agree, so the shift is that of the steps from then on"
+        f"A step draws {batch} of {question.records} records. Up to the first step that draws the "
+        "record the client's steps agree, so only the steps from then on move the upload"
     )
     hidden = None
     if secret_batches(question):
         hidden = hidden_curve(shifts, counts, sigma=sigma, cohort=cohort, use=use)
     if hidden is not None:
         how = (
-            f"{drawn}. The draw is secret: the record is used in a round with probability "
-            f"{use.sum():.3g}, which amplifies; composed over rounds (docs/theory.md#a14)."
+            f"{drawn}. A round uses the record with probability {use.sum():.3g}, and nobody sees "
+            "whether it does, which amplifies. The rounds are composed (docs/theory.md#a14)."
         )
         yield Bound(curve=hidden, method="secret batches", lines=(*lines, how))
     if hidden is None or use.sum() > CERTAIN:
         curve = rounds_curve(shifts, counts, sigma=sigma, cohort=cohort, use=use)
-        how = f"{drawn}: a mixture over the first use, composed over rounds (docs/theory.md#a11)."
+        how = (
+            f"{drawn}. Each round is a mixture over the step of the first use, and the rounds are "
+            "composed (docs/theory.md#a11)."
+        )
         yield Bound(curve=curve, method="first-hit mixture", lines=(*lines, how))
 
 
@@ -79,9 +82,6 @@ def secret_batches(question: Question) -> bool:
     """Returns whether nobody sees the minibatches, and that is proved to amplify.
 
     It is proved for replacing a record: adding one would change the law of the batches.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     unseen = question.protocol.release.secret_batches
     replaces_record = question.unit == "record" and question.protocol.adjacency == "replace-one"

@@ -52,9 +52,9 @@ class StepMove:
     """How far one step's sum of clipped gradients moves.
 
     Attributes:
-        distance: In the norm that is clipped, on a batch that holds the unit.
-        rate: Probability that the unit is in the batch; 1 where that hides nothing.
-        reason: Where the distance comes from.
+        distance: The distance in the clipped norm, for a batch that holds the unit.
+        rate: The probability that a batch holds the unit; 1 where the draw hides nothing.
+        reason: Where the distance comes from, for the derivation.
     """
 
     distance: float
@@ -67,9 +67,9 @@ class StepPrice:
     """What one step costs.
 
     Attributes:
-        mu: The step is mu-GDP on its batch.
-        rate: Probability that the unit is in the batch; 1 where that hides nothing.
-        reason: Where mu comes from.
+        mu: The Gaussian parameter of a step whose batch holds the unit.
+        rate: The probability that a batch holds the unit; 1 where the draw hides nothing.
+        reason: Where mu comes from, for the derivation.
     """
 
     mu: float
@@ -78,21 +78,13 @@ class StepPrice:
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether normal noise in every step hides the client.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether normal noise in every step hides the client."""
     in_steps = question.protection is Protection.STEPS and len(question.rounds) > 0
     return in_steps and question.protocol.noise.normal
 
 
 def observe_steps(question: Question) -> Observation:
-    """Returns what bounds on noisy steps are proved against.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns what bounds on noisy steps are proved against."""
     # Where the others' noise adds up in the mean, a smaller bound holds against adversaries that
     # see only means.
     if adds_up(question.protocol) and not question.view.is_server:
@@ -101,16 +93,12 @@ def observe_steps(question: Question) -> Observation:
 
 
 def noisy_step_bounds(question: Question) -> Iterator[Bound]:
-    """Yields the bounds that hold, without regard to the batches and with it.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields the bounds that hold, with and without counting the draw of batches."""
     protocol = question.protocol
     price = find_step_price(question)
     sees = (
-        f"The adversary sees {question.sees}: computed only from noisy sums of gradients, "
-        "as is all that leaves a client (docs/theory.md#c4, #c6)."
+        f"The adversary sees {question.sees}. Like everything that leaves a client, it is computed "
+        "only from noisy sums of gradients (docs/theory.md#c4, #c6)."
     )
     lines = (sees, price.reason)
     if math.isinf(price.mu):
@@ -134,8 +122,8 @@ def single_client_bounds(
     """Yields the bounds that count the client's own noise alone.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        price: Price of a step.
+        question: The protocol, view and unit to bound.
+        price: The price of a step.
         lines: The derivation of the price.
     """
     release = noisy_steps_of(question.protocol)
@@ -144,7 +132,10 @@ def single_client_bounds(
     plain = compose_seen_batches(
         mu=price.mu, steps=release.steps, rounds=rounds, probability=question.chance
     )
-    how = f"Composition of {often}: ((1 - p) Id + p G_mu^K)^R, as if every batch held the record."
+    how = (
+        f"Composed over {often}, as if every batch held the record: ((1 - p) Id + p G_mu^K)^R, p "
+        "being the probability of taking part."
+    )
     yield Bound(curve=plain, method="composition", lines=(*lines, how))
     # Every batch holds the unit, so there is no draw to count.
     if price.rate == 1:
@@ -159,7 +150,10 @@ def single_client_bounds(
             probability=question.chance,
             rate=price.rate,
         )
-        how = f"{held}, which may be seen: a mixture over how many do (docs/theory.md#a11)."
+        how = (
+            f"{held}, and it may be seen whether it does: each round is a mixture over how many of "
+            "its batches do (docs/theory.md#a11)."
+        )
         yield Bound(curve=curve, method="known batches", lines=(*lines, how))
     elif price.mu <= find_strongest(draw):
         curve = compose_hidden_batches(
@@ -171,7 +165,10 @@ def single_client_bounds(
             question.protocol.rounds,
             draw,
         )
-        how = f"{held}, unseen: {LAWS[draw]}, composed over {often} (docs/theory.md#c1, #c4)."
+        how = (
+            f"{held}, and nobody sees whether it does. A step is priced as {LAWS[draw]}, composed "
+            f"over {often} (docs/theory.md#c1, #c4)."
+        )
         yield Bound(curve=curve, method="subsampled steps", lines=(*lines, how))
 
 
@@ -179,8 +176,8 @@ def describe_rounds(question: Question, release: NoisySteps) -> str:
     """Returns how many rounds of how many steps are run, in words.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        release: The noisy steps.
+        question: The protocol, view and unit to bound.
+        release: The noisy steps of the client.
     """
     words = f"{len(question.rounds)} rounds of {release.steps} steps"
     if question.chance < 1:
@@ -213,45 +210,42 @@ def find_step_price(question: Question) -> StepPrice:
     """Returns how far a step's sum moves, over its normal noise, when the unit changes.
 
     Clipping the l1 norm to C leaves the l2 norm at most C, so one price holds for both.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     release = noisy_steps_of(question.protocol)
     move = find_step_move(question)
     unit = "C" if release.varying_batches else "2C"
-    reason = f"{move.reason}; its noise is multiplier x {unit}"
+    reason = f"{move.reason}. The standard deviation of its noise is multiplier x {unit}"
     deviation = mechanism_of(release.sum_noise).deviation
     if deviation == 0:
-        reason += " = 0: nothing hides a contribution."
+        reason += " = 0, and nothing hides a contribution."
         return StepPrice(mu=math.inf, rate=move.rate, reason=reason)
     mu = move.distance / deviation
-    return StepPrice(mu=mu, rate=move.rate, reason=f"{reason}: mu = {round_up(mu)} on its batch.")
+    reason += f", so mu = {round_up(mu)} where the batch holds the unit."
+    return StepPrice(mu=mu, rate=move.rate, reason=reason)
 
 
 def find_step_move(question: Question) -> StepMove:
     """Returns how far a step's sum moves when the unit changes.
 
     The worst client counts: for a record the smallest, whose batches hold it most often.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     release = noisy_steps_of(question.protocol)
     moved = step_move(question.protocol)
     rate = 1.0
-    what = "one example moves"
+    what = "one example changes"
     if question.unit == "client":
         moved = move_of_client(question, release, moved)
-        what = f"its {'n' if release.varying_batches else 'B'} examples move"
+        what = "all B examples of its batch change"
+        if release.varying_batches:
+            what = "all n examples of the client change"
     elif question.records is not None:
         rate = min(1.0, release.batch / question.records)
     if question.protocol.adjacency != "replace-one":
         what += (
-            ", its place being left empty or filled: how many places there are is public, and so "
-            "is the rate of a batch"
+            ", being left out or put in (the number of places for examples is public, and so is "
+            "the rate of a batch)"
         )
-    reason = f"A step's sum of clipped gradients moves by at most {round_up(moved)} as {what}"
+    reason = f"A step's sum of clipped gradients moves by at most {round_up(moved)} when {what}"
     return StepMove(distance=moved, rate=rate, reason=reason)
 
 
@@ -259,9 +253,9 @@ def move_of_client(question: Question, release: NoisySteps, move: float) -> floa
     """Returns how far a step's sum moves when all records of a client change.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        release: The noisy steps.
-        move: How far one example moves it.
+        question: The protocol, view and unit to bound.
+        release: The noisy steps of the client.
+        move: How far one example moves the sum.
     """
     if not release.varying_batches:
         return release.batch * move
@@ -277,11 +271,11 @@ def compose_seen_batches(
     """Returns the composition of rounds whose batches may be seen.
 
     Args:
-        mu: Mu of a step on its batch.
-        steps: Steps in a round.
-        rounds: Rounds that are composed.
-        probability: Probability that the client takes part in a round.
-        rate: Probability that a batch holds the unit.
+        mu: The mu of a step whose batch holds the unit.
+        steps: The number of steps in a round.
+        rounds: The number of rounds to compose.
+        probability: The probability that the client takes part in a round.
+        rate: The probability that a batch holds the unit.
 
     Example:
         >>> compose_seen_batches(mu=0.5, steps=4, rounds=9, probability=1.0).mu
@@ -314,12 +308,12 @@ def compose_hidden_batches(
     """Returns the composition of rounds whose batches hide the record.
 
     Args:
-        mu: Mu of a step on its batch.
-        rate: Probability that a batch holds the record.
-        steps: Steps in a round.
-        rounds: Rounds that are composed.
-        probability: Probability that the client takes part in a round.
-        planned: Number of rounds of the plan, which share the grid of privacy losses.
+        mu: The mu of a step whose batch holds the unit.
+        rate: The probability that a batch holds the record.
+        steps: The number of steps in a round.
+        rounds: The number of rounds to compose.
+        probability: The probability that the client takes part in a round.
+        planned: The number of rounds of the plan, for which the grid of privacy losses is chosen.
         draw: The law of a step, by its name in `LAWS`.
 
     Example:
@@ -341,11 +335,11 @@ def make_round(
     """Returns one round: its steps with `probability`, else nothing; see `compose_hidden_batches`.
 
     Args:
-        mu: Mu of a step on its batch.
-        rate: Probability that a batch holds the record.
-        steps: Steps in a round.
-        probability: Probability that the client takes part in a round.
-        planned: Number of rounds of the plan, which share the grid of privacy losses.
+        mu: The mu of a step whose batch holds the unit.
+        rate: The probability that a batch holds the record.
+        steps: The number of steps in a round.
+        probability: The probability that the client takes part in a round.
+        planned: The number of rounds of the plan, for which the grid of privacy losses is chosen.
         draw: The law of a step, by its name in `LAWS`.
     """
     # Losses of a step spread with its mu, and so may the grid: this one costs some 1e-5 of epsilon
@@ -375,9 +369,6 @@ def export_step_event(question: Question) -> Any:
 
     The noise multiplier is in the unit that dp_accounting wants, that of the adjacency. Of batches
     that adversaries know there is no event; the one without the draw holds then.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UserError: Participation is random, the unit is a client, or the number of records is not

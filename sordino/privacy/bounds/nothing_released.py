@@ -10,21 +10,13 @@ from sordino.privacy.curves.gaussian_curve import GaussianCurve
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether no round is run.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether no round is run."""
     # Other providers divide by, or take the largest of, the rounds, and leave this case here.
     return len(question.rounds) == 0
 
 
 def bound_by_nothing(question: Question) -> Iterator[Bound]:
-    """Yields the bound that holds where nothing is seen.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields the bound that holds where nothing is seen."""
     yield Bound(
         curve=GaussianCurve(mu=0.0), method="nothing released", lines=("No round was run.",)
     )

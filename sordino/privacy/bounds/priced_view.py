@@ -46,8 +46,8 @@ class PricedView:
     """The view whose bound is taken for a question.
 
     Attributes:
-        view: That view.
-        sentence: What the adversary sees, and why another bound than its own is taken.
+        view: The view whose bound is taken.
+        sentence: What the adversary sees, and why the bound of another view is taken, if so.
     """
 
     view: View
@@ -55,10 +55,9 @@ class PricedView:
 
 
 def find_priced_view(question: Question) -> PricedView:
-    """Returns the view whose bound is taken: all that others see is made of what the server sees.
+    """Returns the view whose bound is taken.
 
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
+    The server's always holds: all that other adversaries see is made of what the server sees.
     """
     protocol = question.protocol
     view = question.view
@@ -72,7 +71,7 @@ def find_priced_view(question: Question) -> PricedView:
         """Returns the server's view, with the reason why it is taken.
 
         Args:
-            reason: A sentence for the derivation.
+            reason: Why the server's bound is taken, a sentence for the derivation.
         """
         # Where the server learns only sums, the noise of its helpers hides nothing.
         return PricedView(view=View("server", question.colluders), sentence=f"{sees} {reason}")
@@ -111,9 +110,6 @@ def find_priced_view(question: Question) -> PricedView:
 def refuse_unknown_view(question: Question) -> None:
     """Refuses a view for which nobody has said whose bound holds.
 
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-
     Raises:
         UnknownKind: Names the view.
     """
@@ -121,11 +117,7 @@ def refuse_unknown_view(question: Question) -> None:
 
 
 def observe_uploads(question: Question) -> Observation:
-    """Returns the observation of an adversary to whom every client's upload is shown.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns the observation of an adversary to whom every client's upload is shown."""
     return Observation.UPLOADS
 
 
@@ -133,9 +125,6 @@ def observe_models(question: Question) -> Observation:
     """Returns what the view of a question shows, or more where no game is built for just that.
 
     Budgets and unknown shares change the bound that is taken, not what the adversary sees.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     protocol = question.protocol
     sees_uploads = protocol.local.corrected or protocol.personalization.of_uploads

@@ -14,20 +14,13 @@ PROVIDERS = (*SHARED_NOISE, HARMONIZER, CLIENT_BUDGETS)
 
 
 def find_bounds(question: Question) -> Iterator[Bound]:
-    """Yields every bound that holds; the smallest of them may be promised.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields every bound that holds; the smallest of them may be promised."""
     yield from find_shared_bounds(question)
     yield from ask_providers((HARMONIZER, CLIENT_BUDGETS), question)
 
 
 def find_provider(question: Question) -> Provider:
     """Returns the first provider that applies, whose bounds the others only improve.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         TypeError: No provider applies, so that nothing can be promised.
@@ -40,9 +33,5 @@ def find_provider(question: Question) -> Provider:
 
 
 def find_observation(question: Question) -> Observation:
-    """Returns what the bounds that answer a question are proved against.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns what the bounds that answer a question are proved against."""
     return find_provider(question).observes(question)

@@ -22,7 +22,7 @@ from sordino.protocol.value_checks import MOST
 
 
 class Protection(Enum):
-    """Which noise hides a client from the adversary that is asked about."""
+    """The noise that hides a client from the adversary."""
 
     OWN_NOISE = "each client's own noise"
     STEPS = "noise in every step"
@@ -32,7 +32,7 @@ class Protection(Enum):
 
 
 class Observation(Enum):
-    """What a bound is proved against: what the adversary of an audit is given."""
+    """What the adversary is given against whom a bound is proved."""
 
     STEPS = "every noisy step of the attacked client"
     UPLOADS = "every upload of the attacked client"
@@ -46,10 +46,11 @@ class AttackedClients:
     """A kind of client that is attacked, where clients differ in size.
 
     Attributes:
-        share: Its largest share in the mean.
-        visible: The largest share over the norm of all honest shares, its own included.
-        records: Its fewest records.
-        most_records: Its most records.
+        share: The largest share that such a client has in the mean.
+        visible: The largest ratio of such a client's share to the norm of all honest shares, the
+            client's own included.
+        records: The fewest records that such a client has.
+        most_records: The most records that such a client has.
     """
 
     share: float
@@ -63,10 +64,11 @@ class Bound:
     """One valid bound.
 
     Attributes:
-        curve: The bound itself.
-        method: Its name.
-        lines: Its derivation, line by line.
-        vouched: What the user vouches for.
+        curve: The privacy curve that is proved.
+        method: The name of the method that proves it.
+        lines: The derivation, line by line.
+        vouched: What the user vouches for and the bound rests on; empty where it holds
+            unconditionally.
     """
 
     curve: Curve
@@ -83,9 +85,9 @@ class Question:
         protocol: The federation that is priced.
         view: The adversary.
         unit: The hidden unit, "record" or "client".
-        rounds: Which rounds are run; one that was run twice is listed twice.
-        sizes: Number of records of every client, where they are known.
-        attacked: The kind of client that is asked about; None for the worst of all.
+        rounds: The rounds that are run; one that was run twice is listed twice.
+        sizes: The number of records of every client, where it is known.
+        attacked: The kind of client that is attacked; None for the worst of all.
         present: How many clients contributed to each of the rounds, where that is known because the
             attacked client took part in exactly these rounds; None before a run. Where clients
             weigh differently, as many equal ones as hide the attacked client as well.
@@ -159,7 +161,7 @@ class Question:
 
     @property
     def protection(self) -> Protection:
-        """Which noise hides a client from this adversary."""
+        """The noise that hides a client from this adversary."""
         protocol = self.protocol
         release = protocol.release
         # Each client's price rests on its noise alone, whatever else there is.
@@ -197,7 +199,7 @@ class Question:
 
     @cached_property
     def prices(self) -> UploadPrices:
-        """What the uploads of the rounds that differ in price cost, a round a row."""
+        """The prices of the uploads, one row for each of the rounds that differ in price."""
         return price_uploads(
             self.protocol, self._distinct[0], self.unit, self.records, self.sum_weight
         )
@@ -225,10 +227,10 @@ class Provider:
     """A source of bounds.
 
     Attributes:
-        applies: Whether its bounds hold for a question.
-        bounds: All that it can prove.
-        observes: What its bounds are proved against.
-        event: Gives the question as an event of dp_accounting; None where there is no such event.
+        applies: Tells whether the provider's bounds hold for a question.
+        bounds: Finds all bounds that the provider can prove.
+        observes: Says what the adversary is given against whom the bounds are proved.
+        event: Makes an event of dp_accounting of the question; None where there is no such event.
     """
 
     applies: Callable[[Question], bool]
@@ -241,8 +243,8 @@ def ask_providers(providers: Sequence[Provider], question: Question) -> Iterator
     """Yields the bounds of all providers that apply, in their order.
 
     Args:
-        providers: In the order of their bounds.
-        question: The protocol that is priced, against which view and for which unit.
+        providers: The providers to ask, in the order in which their bounds are wanted.
+        question: The protocol, view and unit to bound.
     """
     for provider in providers:
         if provider.applies(question):
@@ -257,15 +259,16 @@ def pose_question(
     sizes: Sequence[int] | None = None,
     present: Sequence[float] | None = None,
 ) -> Question:
-    """Returns a question, after its parts were checked.
+    """Checks the parts of a question and returns it.
 
     Args:
         protocol: The federation that is priced.
         view: The adversary.
         unit: The hidden unit, "record" or "client".
-        rounds: Which rounds are run, with repetitions; by default all of the protocol.
-        sizes: Number of records of every client; by default those of the protocol, if it has any.
-        present: How many contributed to each of the rounds, where that is known.
+        rounds: The rounds that are run, with repetitions; by default all of the protocol.
+        sizes: The number of records of every client; by default as the protocol lists them, if it
+            does.
+        present: The number of clients that contributed to each of the rounds, where it is known.
 
     Raises:
         InvalidValue: A view that the protocol does not have, or another part out of its range.
@@ -319,7 +322,7 @@ def check_rounds(rounds: Sequence[int]) -> np.ndarray:
     """Returns rounds as an array, if they are rounds.
 
     Args:
-        rounds: The numbers.
+        rounds: The numbers of the rounds.
 
     Raises:
         InvalidValue: Something among them is not a whole number of at least 0.
@@ -353,7 +356,7 @@ def check_sizes(protocol: Protocol, sizes: Sequence[int]) -> tuple[int, ...]:
 
     Args:
         protocol: The federation that is priced.
-        sizes: Number of records of every client.
+        sizes: The number of records of every client.
 
     Raises:
         InvalidValue: There are too few or too many, or one of them is not a number of records.
@@ -390,8 +393,8 @@ def visible_share(question: Question, view: View) -> float:
     (docs/theory.md#a8, unequal weights).
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        view: View whose bound is taken; see `priced_view.find_priced_view`.
+        question: The protocol, view and unit to bound.
+        view: The view whose bound is taken; see `priced_view.find_priced_view`.
 
     Returns:
         The share; 1 where the upload itself is seen.

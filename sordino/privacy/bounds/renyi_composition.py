@@ -35,27 +35,19 @@ def _make_laplace_event(noise: Laplace, shift: float) -> Any:
     return dp_accounting.LaplaceDpEvent(noise.scale / shift)
 
 
-# How a line ends on whether the adversary sees which rounds use the record.
-HIDDEN_USE = ", unseen (docs/theory.md#a14)."
-SEEN_USE = ", which may be seen (docs/theory.md#a11)."
+# How a line ends that says with which probability a round uses the record.
+HIDDEN_USE = ", and nobody sees whether it does (docs/theory.md#a14)."
+SEEN_USE = ", and it may be seen whether it does (docs/theory.md#a11)."
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether uploads with noise that is not Gaussian hide the client.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether uploads with noise that is not Gaussian hide the client."""
     hidden_by_uploads = question.protection is Protection.UPLOADS
     return hidden_by_uploads and not question.protocol.noise.normal and len(question.rounds) > 0
 
 
 def compose_divergences(question: Question) -> Iterator[Bound]:
-    """Yields bounds for the server; all that other views see is made of what it sees.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields bounds for the server; all that other views see is made of what it sees."""
     protocol = question.protocol
     prices = question.prices
     counts = question.counts
@@ -68,7 +60,7 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
     dimension = dimension_of(protocol)
     price = price_of(protocol.noise, norm, dimension)
     lines = (
-        f"{prices.reason}; the largest here is {round_up(float(prices.shifts.max()))}.",
+        f"{prices.reason}; over these rounds that is {round_up(float(prices.shifts.max()))}.",
         describe_view(question),
         f"One release: {price.reason}.",
     )
@@ -76,8 +68,8 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
     drawn = ""
     if part < 1:
         drawn = (
-            f" A client takes part with probability {part:.3g}, visibly: moments average "
-            "(docs/theory.md#a10)."
+            f" A client takes part with probability {part:.3g}, and it is seen whether it does, so "
+            "moments are averaged (docs/theory.md#a10)."
         )
     curve = releases_curve(
         protocol.noise, norm, dimension, prices.shifts[:, None], np.array([part]), counts
@@ -93,8 +85,8 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
         use = part * first_use(batch=batch, records=question.records, steps=protocol.local.steps)
         curve = releases_curve(protocol.noise, norm, dimension, prices.first_used, use, counts)
         how = (
-            f"A step draws {batch} of {question.records} records: moments average over the first "
-            f"use (docs/theory.md#a11).{drawn}"
+            f"A step draws {batch} of {question.records} records: moments are averaged over the "
+            f"step that uses the record first (docs/theory.md#a11).{drawn}"
         )
         yield Bound(
             curve=curve, method="first-hit mixture", lines=(*lines, how), vouched=price.vouched
@@ -109,9 +101,9 @@ def loss_bounds(question: Question, price: NoisePrice, lines: tuple[str, ...]) -
     """Yields the bounds by loss distributions, where the worst vector is known for every epsilon.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        price: What one release costs.
-        lines: How the prices come about.
+        question: The protocol, view and unit to bound.
+        price: The price of one release.
+        lines: The derivation of the prices.
     """
     # Of most noise it is not known which move is the worst at every epsilon (docs/theory.md#b10).
     if price.deltas is None:
@@ -158,11 +150,7 @@ def loss_bounds(question: Question, price: NoisePrice, lines: tuple[str, ...]) -
 
 
 def describe_view(question: Question) -> str:
-    """Returns what the adversary sees, and that other noise has no better bound for a mean.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns what the adversary sees, and that other noise has no better bound for a mean."""
     sees = f"The adversary sees {question.sees}."
     if question.view.is_server:
         return sees
@@ -176,9 +164,6 @@ def export_shift_events(question: Question) -> Any:
     """Returns composed events of dp_accounting, where uploads are clipped in the l1 norm.
 
     Then a single coordinate is the worst case (docs/theory.md#b2).
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
 
     Raises:
         UserError: dp_accounting has no event for the noise, or for a draw of clients.

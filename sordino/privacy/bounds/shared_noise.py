@@ -47,9 +47,6 @@ def find_shared_bounds(question: Question) -> Iterator[Bound]:
 
     More noise makes each of them smaller.
 
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-
     Raises:
         UnknownKind: A view for which nobody has said whose bound holds.
     """
@@ -66,8 +63,8 @@ def allow_sampler(bound: Bound, distance: float) -> Bound:
     """Returns a bound that holds for noise as it is drawn, which is near its law.
 
     Args:
-        bound: Bound for noise of exactly its law.
-        distance: How far all noise of the rounds is from it, in total variation.
+        bound: A bound that is proved for noise of exactly its law.
+        distance: The total variation between all noise of the rounds and that law.
     """
     # Without noise there is no law to be near to, and nothing is promised.
     if distance == 0 or bound.curve.mu == math.inf:
@@ -83,7 +80,7 @@ def certify_shared(question: Question, delta: float = 1e-5) -> Guarantee:
     """Returns the smallest of these bounds.
 
     Args:
-        question: The question, of a protocol without budgets in [[client]].
-        delta: Where bounds are compared.
+        question: The question to answer, of a protocol without budgets in [[client]].
+        delta: The delta at which bounds are compared by their epsilon.
     """
     return choose_guarantee(question, find_shared_bounds(question), epsilon_at(delta))

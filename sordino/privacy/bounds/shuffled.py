@@ -46,9 +46,9 @@ class Crowd:
     """Among whom a shuffler hides a client.
 
     Attributes:
-        others: Other honest clients who may share a batch.
-        share: Probability that each of them does.
-        chance: Probability that the attacked client is in a batch.
+        others: The number of other honest clients who may share a batch with the attacked one.
+        share: The probability that each of them does.
+        chance: The probability that the attacked client is in a batch.
     """
 
     others: int
@@ -57,11 +57,7 @@ class Crowd:
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether uploads with noise pass a shuffler.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether uploads with noise pass a shuffler."""
     hidden_by_uploads = question.protection is Protection.UPLOADS and len(question.rounds) > 0
     return hidden_by_uploads and question.protocol.release.shuffled
 
@@ -70,7 +66,7 @@ def clones_bounds(question: Question) -> list[Bound]:
     """Returns the clones bound, if there is anybody to hide among.
 
     Args:
-        question: The question of a protocol with a shuffler.
+        question: The question to answer, of a protocol with a shuffler.
     """
     protocol = question.protocol
     crowd = find_crowd(question)
@@ -103,11 +99,7 @@ def clones_bounds(question: Question) -> list[Bound]:
 
 
 def priced_noise(question: Question) -> Noise:
-    """Returns the clients' noise, or normal noise that hides as much where it is of integers.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns the clients' noise, or normal noise that hides as much where it is of integers."""
     if not question.protocol.release.integers:
         return question.protocol.noise
     return Gaussian(sigma=question.noise.sigma)
@@ -117,29 +109,25 @@ def describe_clones(question: Question, crowd: Crowd, shift: float) -> tuple[str
     """Returns the derivation of the bound, line by line.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        crowd: Among whom the client hides.
+        question: The protocol, view and unit to bound.
+        crowd: The clients among whom the attacked one hides.
         shift: How far an upload moves at most.
     """
     sometimes = ""
     if crowd.share < 1:
-        sometimes = f", each in a batch with probability {crowd.share:.3g},"
+        sometimes = f", who are in a batch with probability {crowd.share:.3g} each,"
     return (
-        "An adversary behind a trusted shuffler sees a multiset of uploads without names. "
-        f"View {question.view}.",
-        f"Among {crowd.others} other honest clients{sometimes} every one imitates either data set "
-        f"with probability e^-eps0 (clones, docs/theory.md#b7), over {len(question.rounds)} "
-        f"rounds. All uploads are priced as the one that moves most, by {round_up(shift)}, "
-        "whatever the data set.",
+        "An adversary behind a trusted shuffler sees a multiset of uploads without names "
+        f"(view {question.view}).",
+        f"Each of {crowd.others} other honest clients{sometimes} imitates either data set with "
+        f"probability e^-eps0 (clones, docs/theory.md#b7). The {len(question.rounds)} rounds are "
+        f"composed, and every upload is priced as the one that moves most, by {round_up(shift)}, "
+        "whatever its data set is.",
     )
 
 
 def find_crowd(question: Question) -> Crowd:
-    """Returns among whom the attacked client hides.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns among whom the attacked client hides."""
     rule = question.protocol.participation
     clients = question.protocol.clients
     colluding = question.colluders
@@ -159,15 +147,15 @@ def find_crowd(question: Question) -> Crowd:
 def make_shuffled_round(
     noise: Noise, norm: str, dimension: int | None, shift: float, others: int, share: float = 1.0
 ) -> LossCurve:
-    """Returns one round of a client that takes part.
+    """Returns the curve of one round in which the client takes part.
 
     Args:
-        noise: Noise of every client.
-        norm: Which norm is clipped.
-        dimension: Number of parameters, where known.
+        noise: The noise of every client.
+        norm: The norm that is clipped, "l1" or "l2".
+        dimension: The number of parameters, where known.
         shift: How far an upload moves at most.
-        others: Other honest clients.
-        share: Probability that each of them takes part too.
+        others: The number of other honest clients.
+        share: The probability that each of them takes part, too.
 
     Example:
         >>> from sordino.protocol import Laplace
@@ -200,12 +188,12 @@ def make_shuffled_round(
 def make_upload_curve(
     noise: Noise, norm: str, dimension: int | None, shift: float
 ) -> tuple[Curve, float]:
-    """Returns what one upload reveals by itself, and its pure epsilon.
+    """Returns the curve of one upload by itself, and its pure epsilon.
 
     Args:
-        noise: Noise on the upload.
-        norm: Which norm is clipped.
-        dimension: Number of parameters, where known.
+        noise: The noise on the upload.
+        norm: The norm that is clipped, "l1" or "l2".
+        dimension: The number of parameters, where known.
         shift: How far the upload moves at most.
     """
     pure = price_of(noise, norm, dimension).pure(shift)
@@ -218,8 +206,8 @@ def local_guarantees(alone: Curve, pure: float) -> list[tuple[float, float]]:
     """Returns pairs (eps0, delta0) that hold for one upload between any two data sets of a client.
 
     Args:
-        alone: What one upload reveals by itself.
-        pure: Its pure epsilon.
+        alone: The curve of one upload by itself.
+        pure: The pure epsilon of the upload; may be infinite.
     """
     found = [(pure, 0.0)] if math.isfinite(pure) else []
     for spill in SPILLS:

@@ -29,40 +29,28 @@ _INTEGERS = np.array(INTEGER_ORDERS, dtype=float)
 
 
 def applies_to(question: Question) -> bool:
-    """Returns whether noise in every step hides the client, and is not Gaussian.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns whether noise in every step hides the client, and is not Gaussian."""
     in_steps = question.protection is Protection.STEPS and len(question.rounds) > 0
     return in_steps and not question.protocol.noise.normal
 
 
 def observe_own_steps(question: Question) -> Observation:
-    """Returns what these bounds are proved against: every noisy step of the attacked client.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns what these bounds are proved against: every noisy step of the attacked client."""
     return Observation.STEPS
 
 
 def step_divergence_bounds(question: Question) -> Iterator[Bound]:
-    """Yields the bounds that hold, without regard to the batches and with it.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Yields the bounds that hold, with and without counting the draw of batches."""
     protocol = question.protocol
     release = noisy_steps_of(protocol)
     move = find_step_move(question)
     sees = (
-        f"The adversary sees {question.view.sees}: computed only from noisy sums of gradients, "
-        "as is all that leaves a client (docs/theory.md#c4, #c6)."
+        f"The adversary sees {question.sees}. Like everything that leaves a client, it is computed "
+        "only from noisy sums of gradients (docs/theory.md#c4, #c6)."
     )
     if mechanism_of(release.sum_noise).silent or np.isinf(move.distance):
         line = "Without noise, or without a limit to the move, nothing hides a contribution."
-        yield Bound(curve=NOTHING, method="no noise", lines=(sees, move.reason, line))
+        yield Bound(curve=NOTHING, method="no noise", lines=(sees, f"{move.reason}.", line))
         return
     price = price_of(release.sum_noise, release.clip_norm, dimension_of(protocol))
     lines = (sees, f"{move.reason}.", f"One step: {price.reason}.")
@@ -106,9 +94,9 @@ def count_the_draw(question: Question, price: NoisePrice, move: StepMove) -> Ren
     """Returns the composition of steps whose batch may not hold the record.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        price: What one step costs on its batch.
-        move: How far a step's sum moves, and how probably.
+        question: The protocol, view and unit to bound.
+        price: The price of one step whose batch holds the unit.
+        move: How far a step's sum moves, and with which probability.
 
     Returns:
         The curve; None where it is not proved that the draw hides anything.
@@ -136,9 +124,9 @@ def compose_steps(question: Question, one: np.ndarray, orders: np.ndarray) -> Re
     """Returns rounds of steps, in each of which the client takes part with some probability.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        one: The divergences of one step.
-        orders: Theirs.
+        question: The protocol, view and unit to bound.
+        one: The Rényi divergences of one step.
+        orders: The order of each of them.
     """
     release = noisy_steps_of(question.protocol)
     together = (release.steps * one)[None, None]
@@ -162,11 +150,11 @@ def add_losses(
     record, and of batches of a fixed size (docs/theory.md#a14 with one step).
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        price: What one step costs on its batch.
-        move: How far a step's sum moves, and how probably.
-        renyi: The best bound by divergences.
-        lines: How the prices come about.
+        question: The protocol, view and unit to bound.
+        price: The price of one step whose batch holds the unit.
+        move: How far a step's sum moves, and with which probability.
+        renyi: The best bound by Rényi divergences.
+        lines: The derivation of the prices.
     """
     if price.deltas is None:
         return
@@ -191,10 +179,12 @@ def add_losses(
     if drawn:
         whole = curve.mix_with_nothing(question.chance).repeat(rounds)
         curve = BoundedLossCurve(directions=whole.directions, renyi=renyi)
-    unseen = "unseen" if release.secret_batches else "which may be seen"
+    seen = "and it may be seen whether it does"
+    if release.secret_batches:
+        seen = "and nobody sees whether it does"
     how = (
         f"Privacy losses add up over {describe_rounds(question, release)} (docs/theory.md#b10); a "
-        f"batch holds the unit with probability q = {move.rate:.6g}, {unseen}."
+        f"batch holds the unit with probability q = {move.rate:.6g}, {seen}."
     )
     yield Bound(curve=curve, method="loss composition", lines=(*lines, how), vouched=price.vouched)
 

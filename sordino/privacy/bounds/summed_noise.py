@@ -13,11 +13,7 @@ from sordino.protocol import SecureAggregation, View
 
 
 def find_secure_sum(question: Question) -> SecureAggregation | None:
-    """Returns the secure aggregation that the question is about, or None.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns the secure aggregation that the question is about, or None."""
     return question.protocol.release.secure_sum
 
 
@@ -25,8 +21,8 @@ def count_planned_honest(question: Question, view: View) -> int:
     """Returns how many honest clients contribute to every sum, at least, before a run.
 
     Args:
-        question: The question, of a protocol in which everyone takes part.
-        view: View whose bound is taken.
+        question: The question to answer, of a protocol in which everyone takes part.
+        view: The view whose bound is taken.
     """
     secure_sum = find_secure_sum(question)
     # A server may leave out all clients but the fewest that open a sum.
@@ -41,9 +37,9 @@ def count_known_honest(question: Question, view: View, present: float) -> float:
     """Returns how many honest clients contributed to the sum of a round, at least.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        view: View whose bound is taken.
-        present: How many clients contributed.
+        question: The protocol, view and unit to bound.
+        view: The view whose bound is taken.
+        present: The number of clients that contributed.
     """
     secure_sum = find_secure_sum(question)
     fewest = 1
@@ -58,8 +54,8 @@ def scale_secure_share(question: Question, view: View) -> float:
     """Returns the largest share of an upload's move in a sum, over the norm of the honest noise.
 
     Args:
-        question: The question, of a protocol in which everyone takes part.
-        view: View whose bound is taken.
+        question: The question to answer, of a protocol in which everyone takes part.
+        view: The view whose bound is taken.
     """
     # Clients weigh their updates by at most 1, before the noise.
     weight = 1.0 if question.attacked is None else question.attacked.share
@@ -70,8 +66,8 @@ def describe_honest(question: Question, view: View) -> str:
     """Returns whose noise hides a client from the server, as a sentence.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
-        view: The server's, alone or with colluders.
+        question: The protocol, view and unit to bound.
+        view: The server's view, alone or with colluders.
     """
     honest = count_planned_honest(question, view)
     return (

@@ -28,9 +28,6 @@ def prices_clients_apart(question: Question) -> bool:
 
     Then no single client is the worst. Everyone must take part: the shares of random participants
     are not known.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
     """
     if question.attacked is not None or question.present is not None:
         return False
@@ -49,11 +46,7 @@ def prices_clients_apart(question: Question) -> bool:
 
 
 def split_question(question: Question) -> list[Question]:
-    """Returns one question for every kind of client, or the question itself where one kind counts.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns a question for every kind of client, or the question itself where one kind counts."""
     if not prices_clients_apart(question):
         return [question]
     return [replace(question, attacked=kind) for kind in find_kinds(question)]
@@ -63,7 +56,7 @@ def find_kinds(question: Question) -> list[AttackedClients]:
     """Returns the kinds of clients of a question, in the order of `group_clients`.
 
     Args:
-        question: The question; the number of records of every client must be known.
+        question: The question to answer; the number of records of every client must be known.
     """
     shares = question.shares
     if question.sizes is None or shares is None:
@@ -80,9 +73,10 @@ def find_kinds_of_clients(
     """Returns the kinds of clients of a federation, from the smallest to the largest.
 
     Args:
-        sizes: Number of records of every client.
-        shares: Share of every client in the mean.
-        colluders: Clients whose noise the adversary knows; at worst those with the largest shares.
+        sizes: The number of records of every client.
+        shares: The share of every client in the mean.
+        colluders: The number of clients whose noise the adversary knows; at worst those with the
+            largest shares.
 
     Example:
         >>> sizes = [100, 100, 400]
@@ -113,7 +107,7 @@ def group_clients(sizes: Sequence[int]) -> np.ndarray:
     """Returns the number of every client's group of clients of similar size, from the smallest on.
 
     Args:
-        sizes: Number of records of every client.
+        sizes: The number of records of every client.
 
     Example:
         >>> group_clients([400, 100, 100]).tolist()
@@ -130,11 +124,7 @@ def group_clients(sizes: Sequence[int]) -> np.ndarray:
 
 
 def find_kind_of_each(question: Question) -> list[AttackedClients | None]:
-    """Returns the kind of every client; None for clients that are not known to differ.
-
-    Args:
-        question: The protocol that is priced, against which view and for which unit.
-    """
+    """Returns the kind of every client; None for clients that are not known to differ."""
     sizes = question.sizes
     if sizes is None or question.shares is None or len(set(sizes)) == 1:
         return [None] * question.protocol.clients
@@ -148,7 +138,7 @@ def count_equals_by_round(
     """Returns a function that says how many equal clients hide a client in a round, after a run.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
+        question: The protocol, view and unit to bound.
         absent: The clients that contributed nothing, by round.
 
     Returns:
@@ -171,12 +161,12 @@ def count_equals_by_round(
 
 
 def count_equal_clients(question: Question, absent: Collection[int]) -> np.ndarray:
-    """Returns as many equal clients as hide each client as well as those who came to a round.
+    """Returns how many equal clients would hide each client as well as those in a round did.
 
     Colluders are among them, as among equal clients that came.
 
     Args:
-        question: The question; the number of records of every client must be known.
+        question: The question to answer; the number of records of every client must be known.
         absent: The clients that contributed nothing.
 
     Returns:
@@ -200,9 +190,9 @@ def find_equal_number(question: Question, honest: np.ndarray, divisor: np.ndarra
     """Returns how many equal clients, colluders among them, hide a client as well as others do.
 
     Args:
-        question: The protocol that is priced, against which view and for which unit.
+        question: The protocol, view and unit to bound.
         honest: The number of equal clients whose noise is as much as that in the sum.
-        divisor: By how many equal clients the sum is divided.
+        divisor: The number of equal clients by which the sum is divided.
     """
     release = question.protocol.release
     if not release.at_server:
@@ -224,8 +214,8 @@ def sum_honest_squares(shares: np.ndarray, colluders: int) -> np.ndarray:
     """Returns, for every client as the attacked one, the sum of the squared honest shares.
 
     Args:
-        shares: Share of every client in the mean.
-        colluders: How many of the others collude, those with the largest shares.
+        shares: The share of every client in the mean.
+        colluders: The number of the other clients that collude, those with the largest shares.
 
     Example:
         >>> sum_honest_squares(np.array([1.0, 2.0, 3.0]), 1).tolist()
@@ -248,7 +238,7 @@ def find_smallest(bounds: Sequence[Bound]) -> Bound:
     """Returns the bound with the smallest epsilon.
 
     Args:
-        bounds: At least one.
+        bounds: The bounds to choose from, at least one.
     """
     # An epsilon takes time, and mostly there is no choice.
     if len(bounds) == 1:
@@ -260,7 +250,7 @@ def join_bounds(found: Sequence[Sequence[Bound]]) -> Iterator[Bound]:
     """Yields the bounds of a federation from those of its kinds of clients, a method at a time.
 
     Args:
-        found: The bounds of every kind.
+        found: The bounds of every kind of client.
     """
     if len(found) == 1:
         yield from found[0]

@@ -17,7 +17,7 @@ class WorstCurve(Curve):
     """The worst of several clients' curves, at every epsilon and delta.
 
     Attributes:
-        curves: Curves of the clients.
+        curves: The curve of every client.
     """
 
     rank: ClassVar[int] = 5
@@ -27,7 +27,7 @@ class WorstCurve(Curve):
         """Returns the largest delta at each epsilon; see `Curve.deltas`.
 
         Args:
-            epsilons: Epsilons at which delta is asked for.
+            epsilons: The epsilons, each of at least 0.
         """
         largest: np.ndarray = np.max([curve.deltas(epsilons) for curve in self.curves], axis=0)
         return largest
@@ -36,7 +36,7 @@ class WorstCurve(Curve):
         """Returns the largest epsilon at a delta; see `Curve.epsilon`.
 
         Args:
-            delta: Delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         return max(curve.epsilon(delta) for curve in self.curves)
 
@@ -52,7 +52,7 @@ class WorstCurve(Curve):
         """Returns the largest Rényi divergence; see `Curve.rdp`.
 
         Args:
-            order: Order of the divergence.
+            order: The order of the Rényi divergence, above 1.
         """
         return max(curve.rdp(order) for curve in self.curves)
 
@@ -69,7 +69,7 @@ class WorstCurve(Curve):
         """Returns privacy losses on a grid; see `Curve.losses`.
 
         Args:
-            interval: The grid of privacy losses.
+            interval: The spacing of the grid.
         """
         # The largest of convex curves is convex.
         return LossCurve.from_profile(self.deltas, interval=interval)
@@ -82,7 +82,7 @@ def find_worst_curve(curves: Sequence[Curve]) -> Curve:
     """Returns the worst of several curves, at every epsilon and delta.
 
     Args:
-        curves: At least one.
+        curves: The curves to compare, at least one.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve

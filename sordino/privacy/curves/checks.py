@@ -15,11 +15,11 @@ def refuse_other_types(name: str, value: object) -> None:
     """Refuses anything that is not a number, such as a text that holds one.
 
     Args:
-        name: What an error message calls it.
-        value: The given value.
+        name: The name of the argument in an error message.
+        value: The value to check.
 
     Raises:
-        UserError: It is no number.
+        UserError: The value is not a number.
 
     Example:
         >>> refuse_other_types("epsilon", "4")
@@ -36,10 +36,10 @@ def require_nonnegative(**values: float) -> None:
     """Refuses values below 0; infinity is allowed (no noise is a fact, not a mistake).
 
     Args:
-        **values: Numbers by the names that an error message gives them.
+        **values: The numbers to check, by the names that an error message gives them.
 
     Raises:
-        UserError: One of them is refused.
+        UserError: One of the values is refused.
 
     Example:
         >>> require_nonnegative(mu=0.0, epsilon=float("inf"))
@@ -59,10 +59,10 @@ def require_finite(**values: float) -> None:
     """Refuses values below 0 and infinite ones.
 
     Args:
-        **values: Numbers by the names that an error message gives them.
+        **values: The numbers to check, by the names that an error message gives them.
 
     Raises:
-        UserError: One of them is refused.
+        UserError: One of the values is refused.
 
     Example:
         >>> require_finite(rate=0.1)
@@ -78,10 +78,10 @@ def require_positive(**values: float) -> None:
     """Refuses values that are not finite and above 0.
 
     Args:
-        **values: Numbers by the names that an error message gives them.
+        **values: The numbers to check, by the names that an error message gives them.
 
     Raises:
-        UserError: One of them is refused.
+        UserError: One of the values is refused.
 
     Example:
         >>> require_positive(sigma=0.5)
@@ -98,10 +98,10 @@ def require_delta(delta: float) -> None:
     At 0 a Gaussian promises nothing, at 1 everything holds.
 
     Args:
-        delta: The number that is checked.
+        delta: The delta to check.
 
     Raises:
-        UserError: It is refused.
+        UserError: The value is refused.
 
     Example:
         >>> require_delta(1e-5)
@@ -115,10 +115,10 @@ def require_probability(**values: float) -> None:
     """Refuses values outside 0 to 1, both of which are allowed.
 
     Args:
-        **values: Numbers by the names that an error message gives them.
+        **values: The numbers to check, by the names that an error message gives them.
 
     Raises:
-        UserError: One of them is refused.
+        UserError: One of the values is refused.
 
     Example:
         >>> require_probability(rate=1.0)
@@ -134,10 +134,10 @@ def require_whole(*, at_least: int, **values: int) -> None:
 
     Args:
         at_least: The smallest number that is allowed.
-        **values: Numbers by the names that an error message gives them.
+        **values: The numbers to check, by the names that an error message gives them.
 
     Raises:
-        UserError: One of them is refused.
+        UserError: One of the values is refused.
 
     Example:
         >>> require_whole(at_least=1, rounds=3)
@@ -154,10 +154,10 @@ def require_order(value: float) -> None:
     1 is the Kullback-Leibler divergence, infinity the largest privacy loss.
 
     Args:
-        value: The order that is checked.
+        value: The order to check.
 
     Raises:
-        UserError: It is refused.
+        UserError: The value is refused.
 
     Example:
         >>> require_order(2)
@@ -170,7 +170,7 @@ def read_vector(name: str, values: Iterable[float]) -> np.ndarray:
     """Returns the values as an array of finite numbers of at least 0, at least one of them.
 
     Args:
-        name: What an error message calls them.
+        name: The name of the argument in an error message.
         values: The numbers.
 
     Returns:

@@ -11,8 +11,8 @@ def log_choose(whole: ArrayLike, part: ArrayLike) -> np.ndarray:
     """Returns the logarithm of whole over part, element by element; -inf outside 0 to `whole`.
 
     Args:
-        whole: Numbers of things to choose from.
-        part: Numbers of things that are chosen.
+        whole: The numbers of things to choose from.
+        part: The numbers of things that are chosen.
 
     Returns:
         Logarithms, in the broadcast shape of both.
@@ -34,8 +34,8 @@ def log_binomial(trials: int, rate: float) -> np.ndarray:
     """Returns the logarithms of the probabilities of 0, ..., `trials` successes.
 
     Args:
-        trials: Number of independent trials.
-        rate: Probability of success of each.
+        trials: The number of independent trials.
+        rate: The probability that a trial succeeds.
 
     Returns:
         A logarithm for every number of successes.

@@ -1,4 +1,4 @@
-"""A privacy curve: everything that one bound says, in whichever notion of privacy it is asked for.
+"""A privacy curve: everything that one bound says, in any notion of privacy.
 
 Every curve is an upper bound, so every answer errs on the safe side: epsilon, delta and Rényi
 divergences are rounded up, beta is rounded down. Curves compose with one another; the result is of
@@ -35,8 +35,8 @@ class Curve(abc.ABC):
     Attributes:
         rank: How general the kind of curve is.
         mu: The Gaussian parameter, where the curve is Gaussian.
-        total_variation: How far the noise is from the law that `law` is the curve of; it is in all
-            answers of this curve.
+        total_variation: The total variation between the noise and the law whose curve is `law`. All
+            answers of this curve count it.
     """
 
     rank: ClassVar[int]
@@ -53,7 +53,7 @@ class Curve(abc.ABC):
         """Returns an upper bound on delta at each epsilon >= 0; nonincreasing.
 
         Args:
-            epsilons: Where delta is wanted.
+            epsilons: The epsilons, each of at least 0.
 
         Returns:
             Delta at each of them, from 0 to 1.
@@ -64,7 +64,7 @@ class Curve(abc.ABC):
         """Returns an upper bound on the Rényi divergence of this order, in both directions.
 
         Args:
-            order: Order of at least 1; may be infinite.
+            order: The order of the divergence, of at least 1; may be infinite.
 
         Returns:
             The divergence; infinity where none is known.
@@ -75,7 +75,7 @@ class Curve(abc.ABC):
         """Returns the curve of `times` such releases, each of which may depend on those before.
 
         Args:
-            times: Number of releases; none reveals nothing.
+            times: The number of releases; 0 reveals nothing.
 
         Returns:
             A curve of the same kind.
@@ -90,7 +90,7 @@ class Curve(abc.ABC):
         """Returns this curve as a privacy-loss distribution, never more private than it.
 
         Args:
-            interval: Losses are multiples of it.
+            interval: The spacing of the grid, of which losses are multiples.
 
         Returns:
             A curve that is never below this one.
@@ -127,7 +127,7 @@ class Curve(abc.ABC):
         """Returns the smallest epsilon known to hold at `delta`; infinity where none does.
 
         Args:
-            delta: Above 0 and below 1.
+            delta: The delta of the guarantee, above 0 and below 1.
 
         Returns:
             Epsilon, rounded up.
@@ -149,7 +149,7 @@ class Curve(abc.ABC):
         """Returns the least false negative rate at a false positive rate: the trade-off function.
 
         Args:
-            alpha: False positive rate of a test.
+            alpha: The false positive rate of the test.
 
         Returns:
             The false negative rate, rounded down.
@@ -163,7 +163,7 @@ class Curve(abc.ABC):
         All lie above the same few supporting lines, which is much quicker.
 
         Args:
-            alphas: False positive rates.
+            alphas: The false positive rates.
 
         Returns:
             A false negative rate for each.
@@ -180,8 +180,8 @@ class Curve(abc.ABC):
         """Returns whether this curve promises at least as much as the other at every delta.
 
         Args:
-            other: What it is compared with.
-            at: The deltas.
+            other: The curve that this one is compared with.
+            at: The deltas at which epsilons are compared.
 
         Returns:
             Whether no epsilon of this curve is above that of the other.
@@ -199,7 +199,7 @@ def supporting_beta(delta: Callable[[float], float], alpha: float) -> float:
 
     Args:
         delta: The curve, valid in both directions.
-        alpha: False positive rate of a test.
+        alpha: The false positive rate of the test.
 
     Returns:
         The false negative rate, rounded down.

@@ -31,8 +31,8 @@ def delta(mu: float, epsilon: float) -> float:
     Dong, Roth and Su 2022, Cor. 2.13; Balle and Wang 2018, Thm 8.
 
     Args:
-        mu: Gaussian parameter; may be infinite.
-        epsilon: Where delta is wanted.
+        mu: The Gaussian parameter; may be infinite.
+        epsilon: The epsilon, of at least 0.
 
     Returns:
         Delta, from 0 to 1.
@@ -54,7 +54,7 @@ def log_deltas(mu: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
 
     Args:
         mu: Gaussian parameters.
-        epsilon: Where delta is wanted; both are broadcast.
+        epsilon: The epsilons; both arguments are broadcast.
 
     Returns:
         Logarithms of at most 0, rounded up.
@@ -121,8 +121,8 @@ def epsilon(mu: float, delta: float) -> float:
     """Returns the smallest epsilon at `delta` of a mu-GDP release, rounded up.
 
     Args:
-        mu: Gaussian parameter; may be infinite.
-        delta: Above 0 and below 1.
+        mu: The Gaussian parameter; may be infinite.
+        delta: The delta of the guarantee, above 0 and below 1.
 
     Returns:
         Epsilon; infinity where mu is.
@@ -197,8 +197,8 @@ def beta(mu: float, alpha: float) -> float:
     G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu), Dong, Roth and Su 2022, Eq. (6).
 
     Args:
-        mu: Gaussian parameter; may be infinite.
-        alpha: False positive rate of a test.
+        mu: The Gaussian parameter; may be infinite.
+        alpha: The false positive rate of the test.
 
     Returns:
         The least false negative rate.
@@ -224,8 +224,8 @@ def rdp(mu: float, order: float) -> float:
     """Returns the Rényi divergence of an order: order mu^2 / 2 (Mironov 2017, Prop. 7).
 
     Args:
-        mu: Gaussian parameter; may be infinite.
-        order: Order of at least 1; may be infinite.
+        mu: The Gaussian parameter; may be infinite.
+        order: The order of the divergence, of at least 1; may be infinite.
 
     Returns:
         The divergence, the same in both directions.

@@ -1,6 +1,6 @@
 """The curve of a Gaussian release, and how curves of different kinds compose.
 
-It is by far the most frequent one, and where every composition begins.
+A Gaussian curve is by far the most frequent one, and every composition begins with one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class GaussianCurve(Curve):
     """The curve of a mu-GDP release.
 
     Attributes:
-        mu: 0 reveals nothing, infinity promises nothing.
+        mu: The Gaussian parameter; 0 reveals nothing, infinity promises nothing.
 
     Example:
         >>> twice = GaussianCurve(mu=3.0).compose(GaussianCurve(mu=4.0))
@@ -40,7 +40,7 @@ class GaussianCurve(Curve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: Where delta is asked for.
+            epsilons: The epsilons, each of at least 0.
         """
         deltas: np.ndarray = np.exp(gaussian.log_deltas(self.mu, epsilons))
         return deltas
@@ -49,7 +49,7 @@ class GaussianCurve(Curve):
         """See `Curve.epsilon`.
 
         Args:
-            delta: The delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         return gaussian.epsilon(self.mu, delta)
 
@@ -94,7 +94,7 @@ class GaussianCurve(Curve):
 
         Args:
             other: The curve that this one is compared with.
-            at: The false positive rates that are compared.
+            at: The deltas at which epsilons are compared.
         """
         if other.mu is not None:
             return self.mu <= other.mu

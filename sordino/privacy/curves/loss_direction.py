@@ -40,9 +40,9 @@ class Direction:
 
     Attributes:
         lowest: The multiple that the first mass lies on.
-        interval: The grid.
-        masses: Probabilities under the first of the two laws that are compared.
-        infinite: Probability of an infinite loss.
+        interval: The spacing of the grid.
+        masses: The probabilities under the first of the two laws that are compared.
+        infinite: The probability of an infinite loss.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Direction:
         The split keeps the mean of e^-loss, which is what connecting the dots of delta does.
 
         Args:
-            interval: The new grid.
+            interval: The spacing of the new grid.
 
         Returns:
             A direction that is never more private than this one.
@@ -133,7 +133,7 @@ class Direction:
 
         Args:
             other: The law that holds otherwise.
-            probability: Probability that this law holds.
+            probability: The probability that this law holds.
 
         Returns:
             The mixture of the two laws.
@@ -153,7 +153,7 @@ class Direction:
         """Returns infinite mass + sum of mass (1 - e^(epsilon - loss))_+, rounded up.
 
         Args:
-            epsilons: Where delta is wanted.
+            epsilons: The epsilons, each of at least 0.
 
         Returns:
             Delta at each of them.
@@ -241,7 +241,7 @@ def no_loss(interval: float) -> Direction:
     """Returns the law of no loss at all.
 
     Args:
-        interval: The grid.
+        interval: The spacing of the grid.
 
     Returns:
         All mass at a loss of 0.
@@ -283,7 +283,7 @@ def join_sides(
     A loss of -x has e^-x times the mass that x has in the other direction; the rest has no loss.
 
     Args:
-        interval: The grid.
+        interval: The spacing of the grid.
         gains: Multiples of the interval from 0 on, the masses of all but the first as
             `connect_dots` gives them, and the mass of infinite loss.
         gains_reversed: The same for the other direction; by default the two are the same.
@@ -356,11 +356,11 @@ def convolve_losses(parts: Sequence[tuple[Direction, int]]) -> Direction:
 
 
 def raise_to_power(factor: np.ndarray, times: int) -> np.ndarray:
-    """Returns a power by repeated squaring: faster and nearer than through logarithms.
+    """Returns a power by repeated squaring, faster and more exactly than by logarithms.
 
     Args:
-        factor: Transform of one law.
-        times: How often it occurs, at least once.
+        factor: The Fourier transform of one law.
+        times: The power, at least 1.
 
     Example:
         >>> raise_to_power(np.array([1j, 2.0]), 5).tolist()
@@ -390,7 +390,7 @@ def invert_transform(
         size: Length of the circle that the transform lives on.
         bottom: The lowest possible multiple of the sum.
         ends: The first and the last multiple of the window.
-        interval: The grid.
+        interval: The spacing of the grid.
         infinite: The mass of infinite loss, to which both tails of the window are added.
 
     Returns:

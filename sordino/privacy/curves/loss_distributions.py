@@ -67,7 +67,7 @@ class LossCurve(Curve):
         Args:
             deltas: Delta at each epsilon >= 0, nonincreasing, convex in e^epsilon, valid in both
                 directions.
-            interval: Losses are multiples of it.
+            interval: The spacing of the grid, of which losses are multiples.
             gap: Only every `gap`-th multiple carries a dot: coarser, still valid, and cheaper where
                 `deltas` is dear.
 
@@ -91,7 +91,7 @@ class LossCurve(Curve):
             removing: Delta at each epsilon >= 0 of the first law against the second; nonincreasing
                 and convex in e^epsilon.
             adding: The same of the second law against the first.
-            interval: Losses are multiples of it.
+            interval: The spacing of the grid, of which losses are multiples.
         """
         checks.require_positive(interval=interval)
         forward = _discretize(removing, interval, 1)
@@ -112,7 +112,7 @@ class LossCurve(Curve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: Where delta is asked for.
+            epsilons: The epsilons, each of at least 0.
         """
         wanted = np.asarray(epsilons, dtype=float)
         deltas: np.ndarray = np.max(
@@ -124,7 +124,7 @@ class LossCurve(Curve):
         """See `Curve.epsilon`; solved exactly on the grid, where e^epsilon enters linearly.
 
         Args:
-            delta: The delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         checks.require_delta(delta)
         return max(direction.epsilon(delta) for direction in self.directions)
@@ -158,7 +158,7 @@ class LossCurve(Curve):
         Otherwise nothing is released (docs/theory.md#c3).
 
         Args:
-            probability: Probability that the release happens.
+            probability: The probability that the release happens.
 
         Returns:
             The curve of the mixture.
@@ -176,7 +176,7 @@ class LossCurve(Curve):
 
         Args:
             other: A curve on the same grid.
-            probability: Probability that this release happens, which may be seen.
+            probability: The probability that this release happens, which may be seen.
         """
         checks.require_probability(probability=probability)
         mixed = [

@@ -96,7 +96,7 @@ class GaussianMixtureCurve(Curve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: Where delta is asked for.
+            epsilons: The epsilons, each of at least 0.
         """
         found = []
         for epsilon in np.asarray(epsilons, dtype=float).tolist():
@@ -108,7 +108,7 @@ class GaussianMixtureCurve(Curve):
         """See `Curve.epsilon`; coarse sums of small epsilons are only computed when needed.
 
         Args:
-            delta: The delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         checks.require_delta(delta)
         if delta not in self._epsilons:

@@ -30,11 +30,11 @@ UP = 1 + 2.0**-50
 class NearLawCurve(Curve):
     """The curve of a release whose noise is near its law.
 
-    It is no Gaussian curve, also where its law is one: it has no `mu`.
+    It is not a Gaussian curve, even where that of its law is: it has no `mu`.
 
     Attributes:
         exact: The curve of noise that has exactly its law.
-        total_variation: How far all noise together is from its law, at most.
+        total_variation: The largest total variation between all noise together and its law.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
@@ -57,7 +57,7 @@ class NearLawCurve(Curve):
         """See `Curve.deltas`.
 
         Args:
-            epsilons: Epsilons at which delta is asked for.
+            epsilons: The epsilons, each of at least 0.
         """
         # Beyond the turning point the sum grows; what holds there holds for every larger epsilon.
         within = np.minimum(np.asarray(epsilons, dtype=float), self._turning_point)
@@ -67,7 +67,7 @@ class NearLawCurve(Curve):
         """See `Curve.epsilon`.
 
         Args:
-            delta: Delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         checks.require_delta(delta)
         found = 0.0
@@ -109,7 +109,7 @@ class NearLawCurve(Curve):
         `law` has the divergences of the law.
 
         Args:
-            order: Order of the divergence.
+            order: The order of the Rényi divergence.
         """
         checks.require_order(order)
         return math.inf
@@ -169,11 +169,11 @@ class NearLawCurve(Curve):
 
 
 def allow_distance(curve: Curve, total_variation: float) -> Curve:
-    """Returns the curve of a release whose noise is some way from the law that was priced.
+    """Returns the curve of a release whose noise is not exactly of the law that was priced.
 
     Args:
-        curve: Curve of the law.
-        total_variation: How far all noise together is from it, at most.
+        curve: The curve of the law.
+        total_variation: The largest total variation between all noise together and the law.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve

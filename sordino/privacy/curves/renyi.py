@@ -37,8 +37,8 @@ class RenyiCurve(Curve):
     """A bound on the Rényi divergence, in both directions, at each of some orders.
 
     Attributes:
-        orders: Increasing and above 1.
-        values: The divergence of each.
+        orders: The orders, increasing and above 1.
+        values: The divergence at each order.
 
     Example:
         >>> ten = RenyiCurve.from_divergence(lambda order: order / 32, orders=ORDERS).repeat(10)
@@ -65,7 +65,7 @@ class RenyiCurve(Curve):
 
         Args:
             divergence: A bound on the divergence of an order.
-            orders: Where it is evaluated.
+            orders: The orders at which it is evaluated.
 
         Returns:
             The curve through these orders.
@@ -82,7 +82,7 @@ class RenyiCurve(Curve):
         """See `Curve.deltas`: the best order for each epsilon.
 
         Args:
-            epsilons: Where delta is asked for.
+            epsilons: The epsilons, each of at least 0.
         """
         orders = np.array(self.orders)
         values = np.array(self.values)
@@ -96,7 +96,7 @@ class RenyiCurve(Curve):
         """See `Curve.epsilon`: the best order for this delta.
 
         Args:
-            delta: The delta at which epsilon is asked for.
+            delta: The delta of the guarantee, above 0 and below 1.
         """
         best = math.inf
         for order, value in zip(self.orders, self.values, strict=True):
@@ -176,9 +176,9 @@ def convert_to_epsilon(order: float, rdp: float, delta: float) -> float:
     Canonne, Kamath and Steinke 2020, Prop. 12; Balle, Barthe, Gaboardi, Hsu and Sato 2020, Thm 21.
 
     Args:
-        order: Order a of the divergence.
-        rdp: The divergence.
-        delta: Where epsilon is wanted.
+        order: The order a of the divergence.
+        rdp: The Rényi divergence of that order.
+        delta: The delta of the guarantee, above 0 and below 1.
 
     Returns:
         Epsilon, of at least 0.
@@ -211,7 +211,7 @@ def amplify_divergence(
 
     Args:
         order: Integer order a >= 2.
-        rate: Probability q with which a record is in the sample.
+        rate: The probability q with which a record is in the sample.
         divergence: D_l of the release without sampling, at integer orders l from 2 to a.
 
     Returns:
@@ -243,8 +243,8 @@ def amplify_divergences(orders: np.ndarray, rate: float, values: np.ndarray) -> 
     """Returns what `amplify_divergence` does, for many orders at once.
 
     Args:
-        orders: Integer orders of at least 2.
-        rate: Probability q with which a record is in the sample.
+        orders: The orders, integers of at least 2.
+        rate: The probability q with which a record is in the sample.
         values: D_l of the release without sampling, at l = 2, 3, and so on to the largest order.
 
     Example:
@@ -296,9 +296,9 @@ def log_deltas_by_order(orders: np.ndarray, values: np.ndarray, epsilon: float) 
     The conversion of docs/theory.md#b5, solved for delta.
 
     Args:
-        orders: Above 1.
-        values: The divergence of each order.
-        epsilon: Where delta is wanted; may be infinite.
+        orders: The orders, each above 1.
+        values: The divergence at each order.
+        epsilon: The epsilon, of at least 0; may be infinite.
 
     Returns:
         A logarithm for every order, which may be above 0.
@@ -320,8 +320,8 @@ def convex_profile(
     the chords of their hull. Beyond the last point it is as good as 0.
 
     Args:
-        epsilons: Increasing.
-        deltas: Valid at each of them.
+        epsilons: The epsilons of the points, increasing.
+        deltas: A valid delta at each of them.
 
     Returns:
         A function from epsilons to deltas.

@@ -42,10 +42,10 @@ class RoundFamily:
     """Rounds whose mu^2 is a random square of the round times a random factor, or else 0.
 
     Attributes:
-        squares: One round a row; finite.
-        use: Probability of each square of a round.
-        factors: Such as 1 over the number of participants.
-        masses: Probability of each factor.
+        squares: The squares, one row per round; finite.
+        use: The probability of each square of a round.
+        factors: The factors, such as 1 over the number of participants.
+        masses: The probability of each factor.
         counts: How often each round occurs.
 
     Example:

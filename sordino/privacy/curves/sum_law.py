@@ -39,10 +39,10 @@ class SumLaw:
     """Masses on increasing values, and the rest of the mass at the largest possible value.
 
     Attributes:
-        values: Increasing and finite.
-        masses: Probability of each value.
+        values: The values, increasing and finite.
+        masses: The probability of each value.
         top: The largest possible value, which may be infinite.
-        rest: Probability that is counted there.
+        rest: The probability that is counted at the largest possible value.
 
     Example:
         >>> coin = make_law([0.0, 1.0], [0.5, 0.5])
@@ -78,7 +78,7 @@ def make_law(values: Iterable[float], masses: Iterable[float]) -> SumLaw:
 
     Args:
         values: Values of at least 0; infinite ones are allowed.
-        masses: Probability of each, which must sum to 1.
+        masses: The probability of each, which must sum to 1.
 
     Returns:
         The law, with its values sorted and equal ones joined.
@@ -112,7 +112,7 @@ def add_laws(one: SumLaw, other: SumLaw, bend: float = UPWARDS) -> SumLaw:
     Args:
         one: The law of the first amount.
         other: The law of the second.
-        bend: What may be assumed of the function F of the sum.
+        bend: The bound on how the function F of the sum bends.
 
     Returns:
         The law, exact where there are few values and on a grid otherwise.
@@ -175,9 +175,9 @@ def law_on_grid(
     A low tail moves up to the first value that is kept, a high one to the top.
 
     Args:
-        masses: Masses of the multiples.
+        masses: The masses of the multiples.
         start: The first multiple.
-        step: The grid.
+        step: The spacing of the grid.
         top: The largest possible value.
         rest: The mass that is counted there already.
 
@@ -215,8 +215,8 @@ def repeat_law(one: SumLaw, count: int, bend: float = UPWARDS) -> SumLaw:
 
     Args:
         one: The law of each copy.
-        count: Number of copies.
-        bend: What may be assumed of the function F of the sum.
+        count: The number of copies.
+        bend: The bound on how the function F of the sum bends.
 
     Returns:
         The law of the sum; that of 0 where there are no copies.
@@ -245,8 +245,8 @@ def add_all_laws(parts: Iterable[SumLaw], bend: float = UPWARDS) -> SumLaw:
     The smallest are added first, where a fine grid costs nothing.
 
     Args:
-        parts: Laws of independent amounts.
-        bend: What may be assumed of the function F of the sum.
+        parts: The laws of independent amounts.
+        bend: The bound on how the function F of the sum bends.
 
     Returns:
         The law of the sum; that of 0 where there are no parts.
@@ -276,8 +276,8 @@ def coarsen_law(one: SumLaw, atoms: int) -> SumLaw:
     """Returns the same law with values moved up to at most about `atoms` of them.
 
     Args:
-        one: The law.
-        atoms: Number of values to keep.
+        one: The law to approximate.
+        atoms: The number of values to keep.
 
     Returns:
         A law that is never below the given one.
@@ -305,8 +305,8 @@ def thin_law(one: SumLaw, atoms: int) -> SumLaw:
     It is close to the full law, and on neither side of it: a guess, not a bound.
 
     Args:
-        one: The law.
-        atoms: Number of values to keep.
+        one: The law to approximate.
+        atoms: The number of values to keep.
 
     Returns:
         The law of the means of successive groups of values.
@@ -337,8 +337,8 @@ def split_values(values: np.ndarray, step: float, bend: float) -> tuple[np.ndarr
 
     Args:
         values: Values of at least 0.
-        step: The grid.
-        bend: What may be assumed of the function F of the sum.
+        step: The spacing of the grid.
+        bend: The bound on how the function F of the sum bends.
 
     Returns:
         The multiple of the step below each value, and what share of its mass goes to the one above.
