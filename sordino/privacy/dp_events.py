@@ -13,8 +13,8 @@ def dp_event(protocol: Protocol, view: View = View.SERVER, unit: str = "record")
     """Returns the rounds of a protocol as composed events of dp_accounting.
 
     A Gaussian event's noise multiplier is that of one round, in units of its replace-one
-    sensitivity. Of noise on integers it is the event of the law, from which drawn noise is the
-    `total_variation` of a guarantee away.
+    sensitivity. For noise on integers it is the event of the law; drawn noise differs from that by
+    the `total_variation` of the guarantee.
 
     Args:
         protocol: The federation that is priced.

@@ -60,11 +60,11 @@ class Ledger:
         """Starts the ledger of a run; a file that is there already is never written over.
 
         Args:
-            path: Path of the file.
-            opened: The first entry.
+            path: The path of the ledger file.
+            opened: The first entry, which names the protocol.
 
         Raises:
-            FileExistsError: There is such a file.
+            FileExistsError: There is a file at this path already.
         """
         ledger = cls(
             path,
@@ -83,7 +83,7 @@ class Ledger:
         was cut short.
 
         Args:
-            path: Path of the file.
+            path: The path of the ledger file.
 
         Raises:
             Changed: The file was changed since it was written.
@@ -122,12 +122,12 @@ class Ledger:
         return first_entry(self._events, self.path)
 
     def charge(self, *, round: int, clients: Iterable[int]) -> None:
-        """Pays for a round: on return the line is on the disk.
+        """Charges for a round; on return the line is on the disk.
 
-        A repeatable round that is paid for already costs nothing more.
+        A repeatable round that has been paid for costs nothing more.
 
         Args:
-            round: The round's number, from 0.
+            round: The number of the round, from 0.
             clients: The clients that take part.
         """
         members = tuple(int(client) for client in clients)
@@ -143,7 +143,7 @@ class Ledger:
         """Notes who contributed nothing to a round that was paid for, and why.
 
         Args:
-            round: The round's number, from 0.
+            round: The number of the round, from 0.
             reasons: For each such client, why its upload did not come.
         """
         self._append_line(
@@ -154,7 +154,7 @@ class Ledger:
         """Notes what was asked for and refused.
 
         Args:
-            round: The round's number, from 0.
+            round: The number of the round, from 0.
             reason: Why it was refused.
         """
         self._append_line(Refused(round=round, reason=reason))
@@ -163,7 +163,7 @@ class Ledger:
         """Notes the digest of an upload that is about to be sent.
 
         Args:
-            round: The round's number, from 0.
+            round: The number of the round, from 0.
             upload: The digest of the upload.
             attempt: Attempt of the round's secure sum; None for an upload without masks.
         """
@@ -182,7 +182,7 @@ class Ledger:
         """Ends the ledger of a run; a run that is ended again in the same way is sealed already.
 
         Args:
-            sealed: The last entry.
+            sealed: The entry that seals the run.
         """
         if self._seal != sealed:
             self._append_line(sealed)
@@ -232,7 +232,7 @@ def read_ledger(path: Path) -> Reading:
     """Reads and verifies a ledger without changing it.
 
     Args:
-        path: Path of the file.
+        path: The path of the ledger file.
 
     Raises:
         Changed: A line was changed, removed or put in another order since it was written.
@@ -248,7 +248,7 @@ def read_content(path: Path) -> bytes:
     """Returns the bytes of a ledger file.
 
     Args:
-        path: Path of the file.
+        path: The path of the ledger file.
 
     Raises:
         UserError: The file cannot be read.
@@ -265,7 +265,7 @@ def refuse_unpaid(path: Path, events: Iterable[Event], rounds: int) -> None:
     Lines that were removed from its end leave no gap in its chain.
 
     Args:
-        path: Path of the file, for the message.
+        path: The path of the ledger file, for the message.
         events: The entries of the ledger.
         rounds: The number of rounds that were run.
 
@@ -291,7 +291,7 @@ def refuse_grown(file: BinaryIO, size: int, path: Path) -> None:
     Args:
         file: The open ledger.
         size: The size that the file had when this process last read or wrote it.
-        path: Path of the file, for the message.
+        path: The path of the ledger file, for the message.
 
     Raises:
         UserError: The file has another size.
@@ -308,7 +308,7 @@ def verify_content(content: bytes, path: Path) -> Reading:
 
     Args:
         content: The bytes of the file.
-        path: Path of the file, for messages.
+        path: The path of the ledger file, for messages.
 
     Raises:
         Changed: A line was changed, removed or put in another order since it was written.
@@ -334,8 +334,8 @@ def verify_line(line: bytes, chain: str, path: Path, number: int) -> tuple[Line,
     Args:
         line: The line without its line break.
         chain: The hash of the line before.
-        path: Path of the file, for the message.
-        number: Number of the line, for the message.
+        path: The path of the ledger file, for the message.
+        number: The number of the line, for the message.
 
     Raises:
         Changed: The line is not the one that was written there.
@@ -359,7 +359,7 @@ def first_entry(events: Sequence[Event], path: Path) -> Opened:
 
     Args:
         events: The entries of the ledger.
-        path: Path of the file, for the message.
+        path: The path of the ledger file, for the message.
 
     Raises:
         UserError: The ledger begins with something else.

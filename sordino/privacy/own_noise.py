@@ -104,13 +104,12 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
     """Returns a federation of clients that are all like one client.
 
     It has the client's noise, pull and number of records, and no budgets. A pull of strength lambda
-    to a public model is a proximal term as far as two runs of one client can tell: both are pulled
-    alike.
+    to a public model counts as a proximal term, since two runs of one client are pulled alike.
 
     Args:
         protocol: The federation that is priced.
         budget: The budget of the client.
-        records: Its number of records, where known.
+        records: The number of records of the client, where known.
 
     Raises:
         UserError: The client's noise is to be found from its number of records, which is not known.
@@ -127,7 +126,8 @@ def own_protocol(protocol: Protocol, budget: ClientBudget, records: int | None =
         alone = replace(alone, local=PULLED.of(alone.local)(alone.local, pull))
     if budget.mechanism is None:
         return alone
-    # Written out by an earlier run, or by the user: found again, it might differ in the last digit.
+    # Noise written out by an earlier run or the user is kept: searching again might change its last
+    # digit.
     if budget.noise is not None:
         return replace(alone, noise=make_noise(budget.mechanism, budget.noise, alone))
     known = alone.data.records if alone.data is not None and records is None else records
@@ -195,7 +195,7 @@ def make_noise(mechanism: str, size: float, protocol: Protocol) -> Noise:
     noise = mechanism_of_name(mechanism).of_parameter(
         size, reach=largest_move(protocol), secure=protocol.noise.secure
     )
-    # One grid holds the noise of all clients, so that noise of one client has none.
+    # One grid holds the noise of all clients, so noise of one client alone has none.
     return noise.set_arithmetic("floats") if noise.secure else noise
 
 

@@ -1,4 +1,4 @@
-"""What a run has spent, what a budget affords, and the bound given who really took part."""
+"""What a run has spent, what a budget affords, and the bounds given who really took part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What noise, sampling and a number of steps amount to: is an epsilon that was stated true?
+"""The price of a training that is stated by its noise, sampling and steps: is an epsilon true?
 
 Nothing else is known of the training. It is the usual one of papers and libraries: every step
 releases a sum of contributions of bounded norm under Gaussian noise, whose standard deviation is
@@ -19,7 +19,7 @@ from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.protocol import InvalidValue
 
 SAMPLINGS = ("poisson", "fixed", "full")
-# Beyond them nothing that anybody trains lies, and the accountants that are compared fail.
+# Nobody trains with noise beyond these, and the accountants that are compared fail there.
 LEAST_MULTIPLIER = 0.05
 MOST_MULTIPLIER = 1e6
 GRID = 0.01  # the share of epsilon by which the grid of a loss distribution may be too careful
@@ -31,13 +31,13 @@ class Stated:
     """A training as its authors state it.
 
     Attributes:
-        noise_multiplier: Standard deviation of the noise on a step's sum, over the largest norm of
-            one contribution.
+        noise_multiplier: The standard deviation of the noise on a step's sum, over the largest norm
+            of one contribution.
         steps: The number of steps, or rounds.
         sampling: "poisson": each unit is in a step with probability `rate`; "fixed": a step has a
             fixed number of distinct units, a share `rate` of all; "full": every step has all of
             them.
-        rate: See sampling; 1 for "full".
+        rate: The rate of the sampling; 1 for "full".
         adjacency: How two neighbouring data sets differ, "add-or-remove" or "replace-one".
 
     Example:
@@ -76,7 +76,7 @@ class Stated:
 
     @property
     def mu(self) -> float:
-        """Gaussian parameter of a step that the unit is in.
+        """The Gaussian parameter of a step whose sample holds the unit.
 
         A contribution that is replaced moves the sum by twice its norm.
         """
@@ -86,13 +86,13 @@ class Stated:
 
 
 def find_stated_curve(stated: Stated) -> Curve:
-    """Returns a curve that the training is sure to keep.
+    """Returns a privacy curve that is proved for the training.
 
-    Replace-one under Poisson sampling is the two-sided pair (docs/theory.md#a15), of a fixed number
-    of units C_q(G_mu) (docs/theory.md#c1).
+    Under replace-one, Poisson sampling gives the two-sided pair (docs/theory.md#a15), and samples
+    of a fixed size give C_q(G_mu) (docs/theory.md#c1).
 
     Args:
-        stated: The training.
+        stated: The training, as it is stated.
 
     Example:
         >>> stated = Stated(noise_multiplier=1.0, rate=0.01, steps=1000)
@@ -113,10 +113,10 @@ def find_stated_curve(stated: Stated) -> Curve:
 
 
 def accountant_epsilon(stated: Stated, delta: float) -> tuple[float, str]:
-    """Returns what dp_accounting gives, and by which accountant.
+    """Returns the epsilon that dp_accounting gives, and the name of its accountant.
 
     Args:
-        stated: The training.
+        stated: The training, as it is stated.
         delta: The delta of the guarantee, above 0 and below 1.
     """
     import dp_accounting
@@ -153,11 +153,11 @@ class StatedVerdict:
     """Whether a stated epsilon is true.
 
     Attributes:
-        stated: The training.
-        epsilon, delta: what was claimed of it.
-        bound: The epsilon at `delta` that the training is sure to keep.
-        accountant: What dp_accounting gives.
-        accountant_name: Which accountant.
+        stated: The training, as it is stated.
+        epsilon, delta: The guarantee that was claimed.
+        bound: The epsilon at `delta` that is proved.
+        accountant: The epsilon that dp_accounting gives at `delta`.
+        accountant_name: The name of its accountant.
     """
 
     stated: Stated
@@ -170,7 +170,7 @@ class StatedVerdict:
     @property
     def true(self) -> bool:
         """Whether the claim follows from the proved bound."""
-        # The bound is rounded up, so a claim that it keeps is true for certain.
+        # The bound is rounded up, so a claim at or above it is certainly true.
         return self.bound <= self.epsilon
 
     @property
@@ -183,7 +183,7 @@ class StatedVerdict:
         return "false" if tight and self.bound * (1 - GRID) > self.epsilon else "not proved"
 
     def as_document(self) -> dict[str, Any]:
-        """Returns the answer as JSON says it."""
+        """Returns the verdict as a JSON object."""
         return {
             "true": self.true,
             "verdict": self.verdict,
@@ -201,12 +201,12 @@ class StatedVerdict:
 
 
 def check_stated(stated: Stated, *, epsilon: float, delta: float) -> StatedVerdict:
-    """Returns whether a training keeps an epsilon at a delta.
+    """Checks whether a training satisfies a claimed epsilon at a delta.
 
     Args:
-        stated: The training.
-        epsilon: Epsilon that was claimed.
-        delta: Delta at which it was claimed.
+        stated: The training, as it is stated.
+        epsilon: The epsilon that was claimed.
+        delta: The delta at which it was claimed.
 
     Raises:
         InvalidValue: An epsilon or a delta out of its range.

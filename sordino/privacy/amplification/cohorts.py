@@ -68,7 +68,7 @@ class Cohort:
         There are 1 + Bin(m - 1 - k, rate) honest participants (docs/theory.md#a10).
 
         Args:
-            clients: Number m of clients of the federation.
+            clients: The number m of clients of the federation.
             rate: The probability that a client takes part.
             colluding: The number k of clients who know their own noise.
 
@@ -92,7 +92,7 @@ class Cohort:
         There are 1 + a hypergeometric number of honest participants, with probability size / m.
 
         Args:
-            clients: Number m of clients of the federation.
+            clients: The number m of clients of the federation.
             size: Number of participants.
             colluding: The number of clients who know their own noise.
 

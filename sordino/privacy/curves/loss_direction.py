@@ -39,7 +39,7 @@ class Direction:
     """Masses on successive multiples of an interval, and at infinity.
 
     Attributes:
-        lowest: The multiple that the first mass lies on.
+        lowest: The multiple on which the first mass lies.
         interval: The spacing of the grid.
         masses: The probabilities under the first of the two laws that are compared.
         infinite: The probability of an infinite loss.
@@ -88,10 +88,10 @@ class Direction:
         return _sum_tails(weighted)
 
     def add_infinite_mass(self, mass: float) -> Direction:
-        """Returns the same with more infinite loss.
+        """Returns the direction with more mass at infinite loss.
 
         Args:
-            mass: Probability that is added to that of an infinite loss.
+            mass: The probability of an infinite loss that is added.
 
         Returns:
             A direction whose delta is larger by `mass` at every epsilon.
@@ -100,7 +100,7 @@ class Direction:
         return Direction(self.lowest, self.interval, self.masses, infinite)
 
     def move_to_grid(self, interval: float) -> Direction:
-        """Returns the same on another grid, where every mass is split between two neighbours.
+        """Returns the direction on another grid, every mass split between two neighbours.
 
         The split keeps the mean of e^-loss, which is what connecting the dots of delta does.
 

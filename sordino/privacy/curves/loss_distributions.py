@@ -46,7 +46,8 @@ class LossCurve(Curve):
     """The curve of a privacy-loss distribution; where the two directions differ, the worse counts.
 
     Attributes:
-        directions: Removing and adding, or one of them where they are the same; on one grid.
+        directions: The directions of removing and adding, on one grid; only one where they are the
+            same.
 
     Example:
         >>> from sordino.privacy.curves.gaussian_curve import GaussianCurve
@@ -90,7 +91,7 @@ class LossCurve(Curve):
         Args:
             removing: Delta at each epsilon >= 0 of the first law against the second; nonincreasing
                 and convex in e^epsilon.
-            adding: The same of the second law against the first.
+            adding: Delta at each epsilon >= 0 of the second law against the first.
             interval: The spacing of the grid, of which losses are multiples.
         """
         checks.require_positive(interval=interval)
@@ -153,9 +154,9 @@ class LossCurve(Curve):
         return LossCurve(directions=tuple(repeated))
 
     def mix_with_nothing(self, probability: float) -> LossCurve:
-        """Returns the curve when this release happens with `probability`, visibly.
+        """Returns the curve of this release with `probability`, and of no release otherwise.
 
-        Otherwise nothing is released (docs/theory.md#c3).
+        Whether it happens may be seen (docs/theory.md#c3).
 
         Args:
             probability: The probability that the release happens.
@@ -189,7 +190,7 @@ class LossCurve(Curve):
         """Returns the same with `mass` added to delta at every epsilon.
 
         Args:
-            mass: Probability of an infinite loss.
+            mass: The probability of an infinite loss that is added.
 
         Returns:
             The curve with larger deltas.
@@ -257,7 +258,7 @@ def _count_dots(deltas: Profile, step: float) -> int:
         """Returns whether next to no mass lies beyond some steps of the grid.
 
         Args:
-            counts: How many steps.
+            counts: The numbers of steps.
         """
         return deltas(counts * step) <= NEGLIGIBLE
 

@@ -42,8 +42,8 @@ class GaussianMixtureCurve(Curve):
     """The composition of rounds, each Gaussian with a random mu.
 
     Attributes:
-        rounds: Laws of mu^2, and how often each occurs.
-        families: Many more rounds, each of which has another law.
+        rounds: The laws of mu^2 of the rounds, and how often each occurs.
+        families: Families of many more rounds, each of which has another law.
 
     Example:
         >>> one = mix_gaussians([0.0, 1.0], [0.99, 0.01])
@@ -74,7 +74,7 @@ class GaussianMixtureCurve(Curve):
         `sum_law` may assume.
 
         Args:
-            epsilon: From which on the law is used.
+            epsilon: The smallest epsilon for which the law is used.
 
         Returns:
             A law on the safe side for these epsilons.
@@ -137,7 +137,7 @@ class GaussianMixtureCurve(Curve):
             """Returns by how much the expected delta passes the one asked for.
 
             Args:
-                epsilon: Where delta is computed.
+                epsilon: The epsilon at which delta is computed.
             """
             return _expected_delta(thin, epsilon) - delta
 
@@ -215,7 +215,7 @@ def mix_gaussians(mus: Iterable[float], probabilities: Iterable[float]) -> Gauss
 
     Args:
         mus: The values of mu.
-        probabilities: Probabilities of each of them.
+        probabilities: The probability of each of them.
 
     Returns:
         The curve of the mixture.
@@ -229,7 +229,7 @@ def mix_gaussians(mus: Iterable[float], probabilities: Iterable[float]) -> Gauss
 
 
 def compose_mixtures(curves: Iterable[GaussianMixtureCurve]) -> GaussianMixtureCurve:
-    """Returns all the rounds of all the curves; equal rounds are counted, not repeated.
+    """Returns the composition of mixtures; equal rounds are counted, not repeated.
 
     Args:
         curves: Mixtures of releases that follow one another.
