@@ -359,8 +359,8 @@ def price_carried_rounds(
     """
     shifts = find_upload_shifts(protocol, rates_of_rounds(protocol, carried))
     reason = (
-        "An upload moves by at most U_t = a E_t + s_t, where E_(t+1) = max(E_t, U_t): personal models "
-        "without noise carry over a share a"
+        "An upload moves by at most U_t = a E_t + s_t, where E_(t+1) = max(E_t, U_t): personal "
+        "models without noise carry over a share a"
     )
     at = np.searchsorted(carried, rounds)
     return UploadPrices(shifts=shifts[at], first_used=None, dynamics=(), reason=reason)
