@@ -308,6 +308,16 @@ def test_a_transform_that_makes_no_features_is_refused(code, message, tmp_path, 
         find_transform("own_features:make", (1, 8, 9))
 
 
+def test_a_transform_that_fails_on_real_records_is_named(tmp_path, monkeypatch) -> None:
+    # Of the invented records each has negative values; images have none.
+    code = "lambda x: x.flatten(1) if (x < 0).any() else x.sum()"
+    write_factories(tmp_path, monkeypatch, f"def make(shape):\n    return {code}\n")
+    with pytest.raises(
+        UserError, match=r"data\.features = 'own_features:make' returned shape \(\)"
+    ):
+        apply_features(make_set(), "own_features:make")
+
+
 def test_names_that_are_not_known_are_refused() -> None:
     with pytest.raises(InvalidValue, match=r"data\.features"):
         Data(name="digits", features="scatering")
