@@ -14,7 +14,7 @@ import numpy as np
 
 from sordino.mechanisms import NoisePrice, mechanism_of
 from sordino.privacy.curves.renyi import ORDERS, RenyiCurve
-from sordino.privacy.similar_rounds import nearly_equal
+from sordino.privacy.similar_rounds import join_similar_rounds
 from sordino.privacy.upload_sensitivity import largest_move
 from sordino.protocol import Noise, Protocol, noisy_steps_of
 
@@ -158,7 +158,7 @@ def _compose_releases(
 ) -> RenyiCurve:
     price = price_of(noise, norm, dimension)
     chances = np.frombuffer(masses)
-    rows, often = nearly_equal(
+    rows, often = join_similar_rounds(
         np.frombuffer(shifts).reshape(shape), np.frombuffer(counts, dtype=np.int64)
     )
     total = np.zeros(len(ORDERS))

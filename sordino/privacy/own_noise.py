@@ -246,8 +246,8 @@ def with_found_noise(protocol: Protocol, sizes: Sequence[int]) -> Protocol:
     return replace(protocol, client=tuple(resolved))
 
 
-def client_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
-    """Returns every client's mechanism and noise, in words.
+def describe_client_noise(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
+    """Returns a line about each client's mechanism and noise.
 
     Args:
         protocol: The federation that is priced.

@@ -7,7 +7,7 @@ from bisect import bisect_right
 import numpy as np
 
 
-def nearly_equal(
+def join_similar_rounds(
     shifts: np.ndarray, counts: np.ndarray, *, slack: float = 1e-7
 ) -> tuple[np.ndarray, np.ndarray]:
     """Joins rounds with nearly the same shifts, and returns fewer rounds and their counts.
@@ -21,7 +21,8 @@ def nearly_equal(
             only rounds that hardly matter are joined.
 
     Example:
-        >>> rows, counts = nearly_equal(1 / np.arange(1, 10001)[:, None], np.ones(10000, dtype=int))
+        >>> shifts = 1 / np.arange(1, 10001)[:, None]
+        >>> rows, counts = join_similar_rounds(shifts, np.ones(10000, dtype=int))
         >>> len(rows) < 1000, int(counts.sum())
         (True, 10000)
         >>> bool(np.dot(counts, rows[:, 0] ** 2) < 1.0001 * np.pi**2 / 6)

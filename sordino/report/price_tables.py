@@ -12,7 +12,7 @@ from rich.table import Table
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.bounds.question import has_own_noise
 from sordino.privacy.guarantee import MEANINGFUL, Guarantee, format_delta, round_down, round_up
-from sordino.privacy.own_noise import client_lines, depends_on_records
+from sordino.privacy.own_noise import depends_on_records, describe_client_noise
 from sordino.privacy.participation_caps import find_capped_rounds
 from sordino.protocol import Protocol
 from sordino.report.number_formats import format_upper_bound
@@ -233,7 +233,7 @@ def cap_lines(protocol: Protocol, sizes: Sequence[int]) -> list[str]:
     """
     lines: list[str] = []
     if has_own_noise(protocol):
-        lines += client_lines(protocol, sizes)
+        lines += describe_client_noise(protocol, sizes)
     for budget in protocol.client:
         cap = find_capped_rounds(protocol, budget, sizes[budget.id])
         if cap > 0:

@@ -12,7 +12,7 @@ from sordino.privacy.amplification.cohorts import Cohort, first_use, round_curve
 from sordino.privacy.curves.mixtures import GaussianMixtureCurve, compose_mixtures
 from sordino.privacy.curves.round_family import RoundFamily
 from sordino.privacy.noise_releases import price_of, releases_curve
-from sordino.privacy.similar_rounds import nearly_equal
+from sordino.privacy.similar_rounds import join_similar_rounds
 from sordino.protocol import Laplace, Staircase
 
 EPSILONS = (0.0005, 0.003, 0.05, 0.5, 2.0, 6.0)
@@ -178,7 +178,7 @@ def test_rounds_are_joined_on_the_safe_side_only() -> None:
         0.5, 1.0, size=(2000, 3)
     )
     counts = generator.integers(1, 4, size=2000)
-    rows, often = nearly_equal(shifts, counts)
+    rows, often = join_similar_rounds(shifts, counts)
     assert len(rows) < 1500
     assert often.sum() == counts.sum()
     for column in range(3):  # at least as many large ones, at every size

@@ -28,7 +28,7 @@ from sordino import (
     Staircase,
 )
 from sordino.privacy.amplification import shuffling
-from sordino.privacy.bounds.shuffled import clones_bounds
+from sordino.privacy.bounds.shuffled import bound_clones
 from sordino.privacy.certify import certify
 from sordino.privacy.curves.gaussian_curve import GaussianCurve
 from sordino.privacy.curves.renyi import convex_profile
@@ -90,7 +90,7 @@ def test_two_rounds_of_pure_noise_by_enumeration(
 ) -> None:
     changes = {"participation": participation} if participation is not None else {}
     protocol = plan(Laplace(scale=1.0), clients=8, rounds=2, **changes)
-    (bound,) = clones_bounds(_question(protocol))
+    (bound,) = bound_clones(_question(protocol))
     laws = clones_law(1.0, others, share * math.exp(-1.0))
     for epsilon in (0.3, 0.7, 1.2):
         exact = exact_delta(epsilon, laws, 2, part)
@@ -190,17 +190,17 @@ def test_a_curve_falls_and_its_epsilon_and_delta_agree() -> None:
 def test_colluders_are_no_cover_and_every_round_is_priced_as_the_dearest() -> None:
     protocol = plan(Laplace(scale=1.0), clients=300)
     fewer = certify(replace(protocol, clients=200)).delta(0.3)
-    (bound,) = clones_bounds(_question(protocol, "coalition:100"))
+    (bound,) = bound_clones(_question(protocol, "coalition:100"))
     assert bound.curve.delta(0.3) == pytest.approx(fewer, rel=1e-6)
     fixed = replace(protocol, participation=FixedSize(size=150))
-    (bound,) = clones_bounds(_question(fixed, "coalition:100"))
-    (alone,) = clones_bounds(_question(replace(protocol, clients=50)))
+    (bound,) = bound_clones(_question(fixed, "coalition:100"))
+    (alone,) = bound_clones(_question(replace(protocol, clients=50)))
     assert bound.curve.delta(0.3) == pytest.approx(0.5 * alone.curve.delta(0.3), rel=1e-3)
     falling = replace(
         protocol, rounds=4, local=replace(protocol.local, schedule=StageWise(rate=1.0))
     )
-    (dearest,) = clones_bounds(_question(replace(protocol, rounds=4)))
-    assert clones_bounds(_question(falling))[0].curve.delta(0.5) == dearest.curve.delta(0.5)
+    (dearest,) = bound_clones(_question(replace(protocol, rounds=4)))
+    assert bound_clones(_question(falling))[0].curve.delta(0.5) == dearest.curve.delta(0.5)
 
 
 def test_realised_batches_count_the_smallest() -> None:

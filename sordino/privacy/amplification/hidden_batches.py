@@ -33,7 +33,7 @@ from sordino.privacy.curves.loss_direction import (
     connect_dots,
 )
 from sordino.privacy.curves.loss_distributions import LossCurve
-from sordino.privacy.similar_rounds import nearly_equal
+from sordino.privacy.similar_rounds import join_similar_rounds
 
 # Mu of a round above which a draw hides next to nothing, and grids grow.
 STRONGEST = 25.0
@@ -204,7 +204,7 @@ def _compose_cached(
         return PERFECT
     if sigma == 0 or min(cohort.counts) == 0:
         return None
-    rows, often = nearly_equal(rows, often, slack=_SLACK)
+    rows, often = join_similar_rounds(rows, often, slack=_SLACK)
     # The noise of all honest participants adds up, so that its deviation grows with the root.
     honest = np.array(cohort.counts, dtype=float)
     scales = 1 / (sigma * np.sqrt(honest))

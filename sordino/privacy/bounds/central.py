@@ -29,7 +29,7 @@ from sordino.privacy.bounds.central_cohorts import (
     server_noise,
 )
 from sordino.privacy.bounds.composition import TAKEN_PART
-from sordino.privacy.bounds.minibatches import minibatch_bounds
+from sordino.privacy.bounds.minibatches import bound_minibatches
 from sordino.privacy.bounds.priced_view import observe_models
 from sordino.privacy.bounds.question import Bound, Protection, Provider, Question
 from sordino.privacy.curves.curve import Curve
@@ -56,7 +56,7 @@ def applies_to(question: Question) -> bool:
     return question.protection is Protection.MEAN and len(question.rounds) > 0
 
 
-def central_bounds(question: Question) -> Iterator[Bound]:
+def bound_noisy_means(question: Question) -> Iterator[Bound]:
     """Yields every bound that holds where the server adds noise."""
     protocol = question.protocol
     # The server adds its noise after it has seen the uploads.
@@ -113,7 +113,7 @@ def central_gaussian(question: Question) -> Iterator[Bound]:
     """Yields bounds under Gaussian noise, with the draw of clients seen, and with it hidden."""
     protocol = question.protocol
     lines = describe_prices(question)
-    yield from visible_bounds(question, lines)
+    yield from bound_visible_draws(question, lines)
     weakest = STRONGEST * server_noise(protocol) * find_denominator(protocol)
     if protocol.hides_participants and float(question.prices.shifts.max()) <= weakest:
         how = (
@@ -125,7 +125,7 @@ def central_gaussian(question: Question) -> Iterator[Bound]:
         yield Bound(curve=curve, method="hidden Poisson sampling", lines=(*lines, how))
 
 
-def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound]:
+def bound_visible_draws(question: Question, lines: tuple[str, ...]) -> Iterator[Bound]:
     """Yields bounds for an adversary who may see who takes part.
 
     They are a mixture over how many do, and over the first use of the record.
@@ -155,7 +155,7 @@ def visible_bounds(question: Question, lines: tuple[str, ...]) -> Iterator[Bound
             "(docs/theory.md#a10)."
         )
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
-    yield from minibatch_bounds(
+    yield from bound_minibatches(
         question,
         question.prices,
         counts,
@@ -329,7 +329,7 @@ def gaussian_known_rounds(
     shifts = mean_shifts(question, prices.shifts)
     mu = math.sqrt(float(np.sum(np.square(shifts) / spreads)))
     yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=(TAKEN_PART,))
-    yield from minibatch_bounds(
+    yield from bound_minibatches(
         question,
         prices,
         np.ones(len(spreads), dtype=np.int64),
@@ -374,5 +374,5 @@ def export_mean_event(question: Question) -> Any:
 
 
 CENTRAL = Provider(
-    applies=applies_to, bounds=central_bounds, observes=observe_models, event=export_mean_event
+    applies=applies_to, bounds=bound_noisy_means, observes=observe_models, event=export_mean_event
 )

@@ -15,7 +15,7 @@ import numpy as np
 from sordino.mechanisms import mechanism_of
 from sordino.privacy.amplification.cohorts import Cohort, find_cohort_law, first_use, rounds_curve
 from sordino.privacy.bounds.bezier_mixture import spread_over_curve
-from sordino.privacy.bounds.minibatches import minibatch_bounds, secret_batches
+from sordino.privacy.bounds.minibatches import bound_minibatches, secret_batches
 from sordino.privacy.bounds.priced_view import find_priced_view, observe_models
 from sordino.privacy.bounds.question import (
     Bound,
@@ -90,14 +90,16 @@ def compose_planned_rounds(question: Question) -> Iterator[Bound]:
         )
         curve = rounds_curve(prices.shifts[:, None] * scale, counts, sigma=sigma, cohort=cohort)
         yield Bound(curve=curve, method="participation mixture", lines=(*lines, how))
-    yield from minibatch_bounds(
+    yield from bound_minibatches(
         question, prices, counts, sigma=sigma, cohort=cohort, scale=scale, lines=lines
     )
     if question.spreads_curve:
-        yield bezier_bound(question, cohort, scale, lines)
+        yield bound_bezier_points(question, cohort, scale, lines)
 
 
-def bezier_bound(question: Question, cohort: Cohort, scale: float, lines: tuple[str, ...]) -> Bound:
+def bound_bezier_points(
+    question: Question, cohort: Cohort, scale: float, lines: tuple[str, ...]
+) -> Bound:
     """Returns the bound of the rule bezier, a mixture over the public point of its curve.
 
     Where minibatches hide the record, it is a mixture over the record's first use too.
@@ -168,7 +170,7 @@ def compose_known_rounds(question: Question) -> Iterator[Bound]:
     lines = (f"{prices.reason}.", TAKEN_PART)
     yield Bound(curve=GaussianCurve(mu=mu), method="composition", lines=lines)
     alone = Cohort.everyone(clients=1)
-    yield from minibatch_bounds(
+    yield from bound_minibatches(
         question, prices, counts, sigma=sigma, cohort=alone, scale=scale, lines=lines
     )
     if question.spreads_curve:

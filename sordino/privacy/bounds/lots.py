@@ -54,7 +54,7 @@ def sees_uploads(question: Question) -> bool:
     return find_priced_view(question).view.is_server
 
 
-def lot_bounds(question: Question) -> Iterator[Bound]:
+def bound_lots(question: Question) -> Iterator[Bound]:
     """Yields the bounds that hold, with and without counting the draw of the lot."""
     release = noisy_upload_of(question.protocol)
     lot = find_lot(release)
@@ -331,7 +331,7 @@ def export_lot_event(question: Question) -> Any:
 
 LOTS = Provider(
     applies=applies_to,
-    bounds=lot_bounds,
+    bounds=bound_lots,
     observes=observe_lots,
     event=export_lot_event,
 )

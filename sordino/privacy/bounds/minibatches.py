@@ -23,7 +23,7 @@ from sordino.privacy.upload_sensitivity import UploadPrices
 CERTAIN = 0.9
 
 
-def minibatch_bounds(
+def bound_minibatches(
     question: Question,
     prices: UploadPrices,
     counts: np.ndarray,

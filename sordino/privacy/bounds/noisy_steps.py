@@ -92,7 +92,7 @@ def observe_steps(question: Question) -> Observation:
     return Observation.STEPS
 
 
-def noisy_step_bounds(question: Question) -> Iterator[Bound]:
+def bound_noisy_steps(question: Question) -> Iterator[Bound]:
     """Yields the bounds that hold, with and without counting the draw of batches."""
     protocol = question.protocol
     price = find_step_price(question)
@@ -104,7 +104,7 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
     if math.isinf(price.mu):
         yield Bound(curve=GaussianCurve(mu=math.inf), method="no noise", lines=lines)
         return
-    yield from single_client_bounds(question, price, lines)
+    yield from bound_single_client(question, price, lines)
     draw = name_draw(protocol)
     if question.present is None:
         yield from bound_joined_steps(question, price.mu, price.rate, draw, find_strongest(draw))
@@ -116,7 +116,7 @@ def noisy_step_bounds(question: Question) -> Iterator[Bound]:
         yield Bound(curve=curve, method="joined noise", lines=(price.reason, how))
 
 
-def single_client_bounds(
+def bound_single_client(
     question: Question, price: StepPrice, lines: tuple[str, ...]
 ) -> Iterator[Bound]:
     """Yields the bounds that count the client's own noise alone.
@@ -410,7 +410,7 @@ def export_step_event(question: Question) -> Any:
 
 NOISY_STEPS = Provider(
     applies=applies_to,
-    bounds=noisy_step_bounds,
+    bounds=bound_noisy_steps,
     observes=observe_steps,
     event=export_step_event,
 )

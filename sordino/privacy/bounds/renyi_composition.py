@@ -19,7 +19,7 @@ from sordino.privacy.bounds.question import Bound, Protection, Provider, Questio
 from sordino.privacy.curves.gaussian_curve import NOTHING
 from sordino.privacy.guarantee import round_up
 from sordino.privacy.noise_releases import dimension_of, price_of, releases_curve
-from sordino.privacy.similar_rounds import nearly_equal
+from sordino.privacy.similar_rounds import join_similar_rounds
 from sordino.protocol import Laplace, Noise, Registry, UserError
 
 # An event of dp_accounting for one coordinate of a noise that moves by a shift.
@@ -78,7 +78,7 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
     # Divergences add up for any noise, at some loss where they become an epsilon
     # (docs/theory.md#b5).
     yield Bound(curve=curve, method="Rényi composition", lines=(*lines, how), vouched=price.vouched)
-    yield from loss_bounds(question, price, lines)
+    yield from bound_losses(question, price, lines)
     if prices.first_used is not None and question.records is not None:
         batch = protocol.local.batch or 1
         # Who takes part and which batch is drawn are independent, so their chances multiply.
@@ -97,7 +97,7 @@ def compose_divergences(question: Question) -> Iterator[Bound]:
         yield Bound(curve=NOTHING, method="no claim", lines=(line,))
 
 
-def loss_bounds(question: Question, price: NoisePrice, lines: tuple[str, ...]) -> Iterator[Bound]:
+def bound_losses(question: Question, price: NoisePrice, lines: tuple[str, ...]) -> Iterator[Bound]:
     """Yields the bounds by loss distributions, where the worst vector is known for every epsilon.
 
     Args:
@@ -118,7 +118,7 @@ def loss_bounds(question: Question, price: NoisePrice, lines: tuple[str, ...]) -
         use = first_use(batch=rule.batch or 1, records=question.records, steps=rule.steps)
         moves.append((prices.first_used, use, secret_batches(question)))
     for shifts, use, hidden in moves:
-        rows, often = nearly_equal(shifts, question.counts)
+        rows, often = join_similar_rounds(shifts, question.counts)
         renyi = releases_curve(
             protocol.noise,
             protocol.release.clip_norm,

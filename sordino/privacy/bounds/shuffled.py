@@ -62,7 +62,7 @@ def applies_to(question: Question) -> bool:
     return hidden_by_uploads and question.protocol.release.shuffled
 
 
-def clones_bounds(question: Question) -> list[Bound]:
+def bound_clones(question: Question) -> list[Bound]:
     """Returns the clones bound, if there is anybody to hide among.
 
     Args:
@@ -77,7 +77,7 @@ def clones_bounds(question: Question) -> list[Bound]:
         return []
     norm = protocol.release.clip_norm
     dimension = dimension_of(protocol)
-    noise = priced_noise(question)
+    noise = find_priced_noise(question)
     alone, pure = make_upload_curve(noise, norm, dimension, shift)
     # Epsilon grows as delta falls, so the first of the pairs that are tried has the smallest.
     if min(pure, alone.epsilon(SPILLS[0])) > LARGEST:
@@ -98,7 +98,7 @@ def clones_bounds(question: Question) -> list[Bound]:
     ]
 
 
-def priced_noise(question: Question) -> Noise:
+def find_priced_noise(question: Question) -> Noise:
     """Returns the clients' noise, or normal noise that hides as much where it is of integers."""
     if not question.protocol.release.integers:
         return question.protocol.noise
@@ -173,7 +173,7 @@ def make_shuffled_round(
             ]
         )
     )
-    pairs = [pair for pair in local_guarantees(alone, pure) if pair[0] <= LARGEST]
+    pairs = [pair for pair in list_local_guarantees(alone, pure) if pair[0] <= LARGEST]
     lowest = shuffling.smallest_deltas(grid, alone.deltas(grid), pairs, others=others, share=share)
     lowest = np.minimum.accumulate(lowest)
     floor = float(lowest[-1]) if top < pure else 0.0  # beyond a pure epsilon nothing is left
@@ -202,7 +202,7 @@ def make_upload_curve(
     return release_curve(noise, norm, dimension, shift), pure
 
 
-def local_guarantees(alone: Curve, pure: float) -> list[tuple[float, float]]:
+def list_local_guarantees(alone: Curve, pure: float) -> list[tuple[float, float]]:
     """Returns pairs (eps0, delta0) that hold for one upload between any two data sets of a client.
 
     Args:
@@ -217,4 +217,4 @@ def local_guarantees(alone: Curve, pure: float) -> list[tuple[float, float]]:
     return found
 
 
-SHUFFLED = Provider(applies=applies_to, bounds=clones_bounds, observes=observe_models)
+SHUFFLED = Provider(applies=applies_to, bounds=bound_clones, observes=observe_models)

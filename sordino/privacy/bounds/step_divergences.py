@@ -39,7 +39,7 @@ def observe_own_steps(question: Question) -> Observation:
     return Observation.STEPS
 
 
-def step_divergence_bounds(question: Question) -> Iterator[Bound]:
+def bound_step_divergences(question: Question) -> Iterator[Bound]:
     """Yields the bounds that hold, with and without counting the draw of batches."""
     protocol = question.protocol
     release = noisy_steps_of(protocol)
@@ -190,5 +190,5 @@ def add_losses(
 
 
 STEP_DIVERGENCES = Provider(
-    applies=applies_to, bounds=step_divergence_bounds, observes=observe_own_steps
+    applies=applies_to, bounds=bound_step_divergences, observes=observe_own_steps
 )
