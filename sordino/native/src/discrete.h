@@ -58,6 +58,7 @@ class DiscreteDraws {
   }
 
  private:
+  // As in sordino/protocol/grids.py.
   static constexpr Index MOST_DIGITS = 12;
   // Draws that are made together. The first bits of a digit of them are a little less than the
   // bytes of some blocks, so that as many blocks have them wherever they begin in one.
