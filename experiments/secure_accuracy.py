@@ -139,7 +139,7 @@ CASES = (
             *OWN_NOISE,
             "federation.rounds=200",
             "local.batch=300",
-            "local.schedule.rate=20",
+            "local.schedule.rate=12",
         ),
         epsilons=CURVE_EPSILONS,
     ),

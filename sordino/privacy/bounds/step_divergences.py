@@ -6,7 +6,7 @@ batch that nobody sees amplifies: with symmetric noise its divergence of an inte
 the sampled release, into which the largest divergences of all lower orders may be put. For batches
 of a fixed size that is proved where the worst move is known for every epsilon
 (docs/theory.md#b10): Laplace noise under an l1 clip, and a single coordinate. Elsewhere
-every batch counts as holding the record.
+batches are priced as if they were seen, which holds whatever they hide (docs/theory.md#a11).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sordino.privacy.bounds.question import Bound, Observation, Protection, Prov
 from sordino.privacy.curves.gaussian_curve import NOTHING
 from sordino.privacy.curves.renyi import INTEGER_ORDERS, ORDERS, RenyiCurve, amplify_divergences
 from sordino.privacy.noise_releases import average_moments, dimension_of, price_of
-from sordino.protocol import InvalidValue, noisy_steps_of
+from sordino.protocol import InvalidValue, NoisySteps, noisy_steps_of
 
 _ORDERS = np.array(ORDERS)
 _INTEGERS = np.array(INTEGER_ORDERS, dtype=float)
@@ -66,23 +66,12 @@ def bound_step_divergences(question: Question) -> Iterator[Bound]:
         return
     plain = compose_steps(question, one, _ORDERS)
     how = f"Rényi divergences add up over {often}, as if every batch held the record."
-    if move.rate < 1 and not release.varying_batches and price.deltas is None:
-        how += (
-            " What a batch of a fixed size hides under this noise is not proved; with "
-            'local.sampling = "poisson" it is.'
-        )
     yield Bound(curve=plain, method="Rényi composition", lines=(*lines, how), vouched=price.vouched)
     best = plain
     if move.rate < 1:
-        drawn = count_the_draw(question, price, move)
-        if drawn is not None:
-            best = drawn
-            how = (
-                f"A batch holds the record with probability q = {move.rate:.6g}; divergences add "
-                f"up over {often} (docs/theory.md#b6, #a11)."
-            )
-            method = "subsampled steps" if release.secret_batches else "known batches"
-            yield Bound(curve=drawn, method=method, lines=(*lines, how), vouched=price.vouched)
+        best, method, how = count_the_draw(question, price, move)
+        lines_of_draw = (*lines, f"{how} Divergences add up over {often}.")
+        yield Bound(curve=best, method=method, lines=lines_of_draw, vouched=price.vouched)
     yield from add_losses(question, price, move, best, lines)
     # A bound that rests on the user's word needs one next to it that does not.
     if price.vouched:
@@ -90,7 +79,9 @@ def bound_step_divergences(question: Question) -> Iterator[Bound]:
         yield Bound(curve=NOTHING, method="no claim", lines=(line,))
 
 
-def count_the_draw(question: Question, price: NoisePrice, move: StepMove) -> RenyiCurve | None:
+def count_the_draw(
+    question: Question, price: NoisePrice, move: StepMove
+) -> tuple[RenyiCurve, str, str]:
     """Returns the composition of steps whose batch may not hold the record.
 
     Args:
@@ -99,25 +90,52 @@ def count_the_draw(question: Question, price: NoisePrice, move: StepMove) -> Ren
         move: How far a step's sum moves, and with which probability.
 
     Returns:
-        The curve; None where it is not proved that the draw hides anything.
+        The curve, the name of the bound, and what the draw hides.
     """
     release = noisy_steps_of(question.protocol)
-    if not release.secret_batches:
-        # Seen batches are a public mixture, whose moments average (docs/theory.md#a11).
-        one = price.table(np.array([move.distance]), _ORDERS)[None]
-        held = average_moments(one, np.array([move.rate]))[0]
-        return compose_steps(question, held, _ORDERS)
-    # The statement is about a record that comes or goes; of a replaced one it says nothing
-    # (docs/theory.md#b6).
-    if not release.varying_batches or question.protocol.adjacency == "replace-one":
-        return None
+    how = f"A batch holds the record with probability q = {move.rate:.6g}"
+    if release.secret_batches and hides_by_draw(question, price):
+        whole = np.arange(2.0, _INTEGERS[-1] + 1)
+        table = price.table(np.array([move.distance]), whole)[0]
+        sampled = amplify_divergences(np.array(INTEGER_ORDERS), move.rate, table)
+        curve = compose_steps(question, sampled, _INTEGERS)
+        return (
+            curve,
+            "subsampled steps",
+            f"{how}, and nobody sees whether it does (docs/theory.md#b6).",
+        )
+    # Seen batches are a public mixture, whose moments average. An adversary who does not see them
+    # learns no more.
+    one = price.table(np.array([move.distance]), _ORDERS)[None]
+    held = average_moments(one, np.array([move.rate]))[0]
+    how += ", and it may be seen whether it does (docs/theory.md#a11)."
+    if release.secret_batches:
+        how += " What a draw that nobody sees hides besides is not proved here"
+        how += f"{advise_poisson(release)}."
+    return compose_steps(question, held, _ORDERS), "known batches", how
+
+
+def hides_by_draw(question: Question, price: NoisePrice) -> bool:
+    """Returns whether it is proved that a secret draw of batches amplifies (docs/theory.md#b6).
+
+    Args:
+        question: The protocol, view and unit to bound.
+        price: The price of one step whose batch holds the unit.
+    """
+    # The statement is about a record that comes or goes; of a replaced one it says nothing.
+    comes_or_goes = question.protocol.adjacency != "replace-one"
+    varying = noisy_steps_of(question.protocol).varying_batches
     # It needs symmetric noise, which a user's own need not be.
-    if price.vouched:
-        return None
-    whole = np.arange(2.0, _INTEGERS[-1] + 1)
-    table = price.table(np.array([move.distance]), whole)[0]
-    sampled = amplify_divergences(np.array(INTEGER_ORDERS), move.rate, table)
-    return compose_steps(question, sampled, _INTEGERS)
+    return varying and comes_or_goes and not price.vouched
+
+
+def advise_poisson(release: NoisySteps) -> str:
+    """Returns what to write for a draw whose worth is proved; empty where it is written.
+
+    Args:
+        release: The noisy steps of a client.
+    """
+    return "" if release.varying_batches else '; with local.sampling = "poisson" it is'
 
 
 def compose_steps(question: Question, one: np.ndarray, orders: np.ndarray) -> RenyiCurve:
