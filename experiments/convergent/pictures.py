@@ -50,6 +50,7 @@ def draw_distances(table: str, results: Sequence[Result]) -> Any:
         shown = {group: lines for group, lines in groups.items() if group[0] in cells}
         for ((cell, *_), lines), colour in zip(shown.items(), pick_colours(shown), strict=True):
             draw_distance(axes, table, cell, lines, colour)
+        axes.plot([], [], "x", color="grey", label="the paper's")
         axes.set(xlabel="rounds", yscale="log")
         axes.legend(fontsize="small")
     all_axes[0].set_ylabel("distance of twins")
@@ -66,11 +67,18 @@ def split_panels(cells: Sequence[str]) -> list[list[str]]:
     Example:
         >>> split_panels(["m=20 K=5", "K=2", "K=10", "m=50"])
         [['m=20 K=5', 'K=2', 'K=10'], ['m=20 K=5', 'm=50']]
+        >>> split_panels(["m=20 S=1", "m=20 S=2", "m=50 S=1"])
+        [['m=20 S=1', 'm=20 S=2'], ['m=50 S=1']]
         >>> split_panels(["constant", "cyclic"])
         [['constant', 'cyclic']]
     """
     starts = [cell for cell in cells if " " in cell]
     varied: dict[str, list[str]] = {}
+    if len(starts) == len(cells) > 1:
+        # Two quantities vary in all cells: a panel for each value of the first.
+        for cell in cells:
+            varied.setdefault(cell.split(" ")[0], []).append(cell)
+        return list(varied.values())
     for cell in cells:
         if cell not in starts and "=" in cell:
             varied.setdefault(cell.split("=")[0], []).append(cell)
@@ -96,8 +104,7 @@ def draw_distance(axes: Any, table: str, cell: str, lines: Sequence[Result], col
         rounds, list(map(min, seeds)), list(map(max, seeds)), color=colour, alpha=0.2, linewidth=0
     )
     printed = [(number, find_distance(table, cell, number)) for number in rounds]
-    if mark_printed(axes, printed, colour):
-        axes.plot([], [], "x", color=colour, label=f"{cell}, the paper's")
+    mark_printed(axes, printed, colour)
 
 
 def draw_accuracies(table: str, results: Sequence[Result]) -> Any:
@@ -150,22 +157,18 @@ def pick_colours(curves: Sized) -> Any:
     return colormaps["viridis"](np.linspace(0, 0.9, len(curves)))
 
 
-def mark_printed(axes: Any, printed: list[tuple[Any, float | None]], colour: Any) -> bool:
+def mark_printed(axes: Any, printed: list[tuple[Any, float | None]], colour: Any) -> None:
     """Draws the paper's values as crosses, in the colour of the curve that they belong to.
 
     Args:
         axes: To draw on.
         printed: Places and values; None where the paper prints none.
         colour: Of the curve.
-
-    Returns:
-        Whether the paper prints any.
     """
     known = [(place, value) for place, value in printed if value is not None]
     places = [place for place, _ in known]
     values = [value for _, value in known]
     axes.plot(places, values, "x", color=colour)
-    return bool(known)
 
 
 def finish_axes(axes: Any, table: str) -> None:
