@@ -184,6 +184,15 @@ def test_a_replaced_record_moves_a_sum_twice_as_far() -> None:
     assert epsilon(replaced) == epsilon(plan(batch=16, clip=1.0))
 
 
+def test_a_replaced_record_in_unseen_batches_is_priced_as_if_they_were_seen() -> None:
+    # Under the l2 clip nothing but the mixture is proved of a record that is replaced.
+    replaced = Privacy(adjacency="replace-one")
+    secret = plan(norm="l2", privacy=replaced)
+    public = replace(secret, local=replace(secret.local, minibatches="public"))
+    assert epsilon(secret) == epsilon(public)
+    assert epsilon(secret) < epsilon(plan(norm="l2", privacy=replaced, records=4))
+
+
 def test_own_noise_is_not_counted_as_symmetric() -> None:
     own = Custom(factory="sordino.mechanisms.custom_noise:logistic", scale=2.0)
     # The draw counts as seen: a mixture, which needs no symmetry.
